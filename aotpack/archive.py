@@ -1,0 +1,185 @@
+"""The archive: a plain tar inside zstd that ``tar --zstd -t`` lists, written and read in one fixed shape.
+
+The manifest is the first member and has a zstd frame of its own; each further frame holds the blobs of one
+target. Members carry no owner, mode or time. Because the shape is fixed, a reader knows every header byte for
+byte before it reads it: whatever differs (a path, a link, a device, another order, a size, trailing data) is
+refused, and nothing is unpacked by name. Nothing here knows what a kernel is.
+"""
+
+import io
+import tarfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import zstandard
+
+from aotpack.digests import digest_bytes, hex_of
+from aotpack.errors import BundleError
+
+MANIFEST = "manifest.json"
+BLOBS = "blobs/sha256/"
+
+MAX_MANIFEST = 256 << 20
+"""Bytes that a manifest may have: a hundred thousand entries are about a tenth of it."""
+
+WINDOW_LOG = 27
+"""Alike kernels stand far apart in a large bundle; 128 MiB is also the most that a reader sets aside."""
+
+_LEVEL = 19
+_BLOCK = tarfile.BLOCKSIZE
+_END = bytes(2 * _BLOCK)
+
+
+def _header(name: str, size: int) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size = size
+    member.mode = 0o644
+    return member.tobuf(tarfile.USTAR_FORMAT)
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % _BLOCK)
+
+
+def _member(name: str, data: bytes) -> bytes:
+    return _header(name, len(data)) + data + _padding(len(data))
+
+
+def _compress(data: bytes) -> bytes:
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        _LEVEL,
+        source_size=len(data),
+        window_log=max(10, min(WINDOW_LOG, len(data).bit_length())),
+        enable_ldm=True,
+        write_checksum=True,
+        write_content_size=True,
+        threads=0,
+    )
+    return zstandard.ZstdCompressor(compression_params=parameters).compress(data)
+
+
+def write_archive(manifest: bytes, frames: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+    """The bytes of an archive: the manifest, then the blobs of each frame in the order given.
+
+    The same input gives the same bytes on every machine that has the same libzstd.
+    """
+    yield _compress(_member(MANIFEST, manifest))
+    for frame in frames:
+        data = b"".join(_member(BLOBS + hex_of(digest_bytes(blob)), blob) for blob in frame)
+        if data:
+            yield _compress(data)
+    yield _compress(_END)
+
+
+class ArchiveReader:
+    """Reads an archive from front to back, holding it against what it must be.
+
+    Use as a context manager. ``read_manifest`` comes first; ``read_blobs`` may follow once.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the archive; nothing is read yet.
+
+        Raises:
+            BundleError: the file cannot be opened.
+        """
+        self._path = path
+        try:
+            self._file: IO[bytes] = path.open("rb")
+        except OSError as error:
+            raise BundleError(f"{path}: cannot be opened: {error.strerror}") from None
+        decompressor = zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG)
+        self._stream = decompressor.stream_reader(self._file, read_across_frames=True, closefd=False)
+
+    def __enter__(self) -> "ArchiveReader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.close()
+        self._file.close()
+
+    def _read(self, size: int, what: str) -> bytes:
+        buffer = io.BytesIO()
+        while (left := size - buffer.tell()) > 0:
+            try:
+                piece = self._stream.read(min(left, 1 << 20))
+            except (zstandard.ZstdError, OSError) as error:
+                raise BundleError(f"{self._path}: {what}: not readable as zstd: {error}; fetch the bundle again") from None
+            if not piece:
+                raise BundleError(
+                    f"{self._path}: truncated: {what} should have {size} bytes, {buffer.tell()} are there; "
+                    "fetch the bundle again"
+                )
+            buffer.write(piece)
+        return buffer.getvalue()
+
+    def _member(self, name: str, size: int) -> bytes:
+        header = self._read(_BLOCK, f"the header of {name}")
+        if header != _header(name, size):
+            raise BundleError(
+                f"{self._path}: expected the member {name} of {size} bytes, found {_describe(header)}; "
+                "this is not a bundle as aotpack writes it"
+            )
+        data = self._read(size, name)
+        if any(self._read(-size % _BLOCK, f"the padding of {name}")):
+            raise BundleError(f"{self._path}: {name}: expected zeros after it, found other bytes")
+        return data
+
+    def read_manifest(self) -> bytes:
+        """The bytes of the manifest.
+
+        Raises:
+            BundleError: the file is no archive of ours, is truncated, or its manifest is too large.
+        """
+        header = self._read(_BLOCK, f"the header of {MANIFEST}")
+        try:
+            size = int(header[124:135], 8)
+        except ValueError:
+            size = -1
+        if header != _header(MANIFEST, max(size, 0)) or size < 0:
+            raise BundleError(
+                f"{self._path}: expected {MANIFEST} as first member, found {_describe(header)}; "
+                "this is not a bundle as aotpack writes it"
+            )
+        if size > MAX_MANIFEST:
+            raise BundleError(f"{self._path}: {MANIFEST} claims {size} bytes; at most {MAX_MANIFEST} are read")
+        data = self._read(size, MANIFEST)
+        if any(self._read(-size % _BLOCK, f"the padding of {MANIFEST}")):
+            raise BundleError(f"{self._path}: {MANIFEST}: expected zeros after it, found other bytes")
+        return data
+
+    def read_blobs(self, expected: Iterable[tuple[str, int]]) -> Iterator[tuple[str, bytes]]:
+        """Each blob with its digest, in order; after the last the archive must end.
+
+        Args:
+            expected: digest and size of every blob of the archive, in the manifest's order.
+
+        Raises:
+            BundleError: a blob is missing, altered, out of place or of another size, or something follows.
+        """
+        for digest, size in expected:
+            data = self._member(BLOBS + hex_of(digest), size)
+            if digest_bytes(data) != digest:
+                raise BundleError(f"{self._path}: {BLOBS}{hex_of(digest)}: altered: its content has another digest")
+            yield digest, data
+        if self._read(len(_END), "the end of the archive") != _END:
+            raise BundleError(f"{self._path}: expected the end of the archive, found more members")
+        try:
+            trailing = self._stream.read(1)
+        except zstandard.ZstdError:
+            trailing = b"?"
+        if trailing:
+            raise BundleError(f"{self._path}: expected the end of the file, found trailing data")
+
+
+def _describe(header: bytes) -> str:
+    try:
+        member = tarfile.TarInfo.frombuf(header, "utf-8", "replace")
+    except tarfile.HeaderError:
+        return "no tar header"
+    kind = "file" if member.isfile() else f"member of type {member.type!r}"
+    return f"a {kind} {member.name!r} of {member.size} bytes"

@@ -1,0 +1,65 @@
+"""Files that appear whole or not at all: written aside in the same directory, synced, then renamed."""
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def write_atomically(path: Path, chunks: Iterable[bytes], *, mode: int = 0o644) -> None:
+    """Write ``chunks`` to ``path``, replacing what was there only once all of it is on disk.
+
+    The mode does not depend on the umask, so that the same input leaves the same file for every user.
+
+    Raises:
+        OSError: the directory cannot be written, or the disk is full; nothing is left behind.
+    """
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames in ``directory`` survive a crash, where the file system can."""
+    try:
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def directory_that_lands(path: Path) -> Iterator[Path]:
+    """A sibling directory to fill, renamed to ``path`` when the block ends well, removed when it does not.
+
+    Where ``path`` has come into being meanwhile (another process was faster), it is kept.
+
+    Raises:
+        OSError: the parent cannot be written, or the disk is full.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as name:
+        filling = Path(name) / "content"
+        filling.mkdir()
+        yield filling
+        try:
+            filling.rename(path)
+        except OSError:
+            if not path.is_dir():
+                raise

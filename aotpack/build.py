@@ -1,0 +1,244 @@
+"""Building: engine and deployments in, a bundle out.
+
+This is the road's first half in one place: trace every deployment for every target, merge the keys, compile
+each once, write one bundle. The same input gives the same bytes whatever the number of workers.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import assert_never
+
+from aotpack import __version__
+from aotpack.bundle import Bundle, bundle_name, write_bundle
+from aotpack.compiler import Compiled, CompileFailed, Outcome
+from aotpack.digests import digest_bytes
+from aotpack.engines import Engine
+from aotpack.errors import ModelError, OutputError
+from aotpack.findings import Finding
+from aotpack.keys import CompileKey
+from aotpack.manifest import Artifact, Entry, Kernel, Manifest, Missing, Reached
+from aotpack.models import Deployment, canonical_deployments
+from aotpack.pool import Pool, WorkerSpec
+from aotpack.targets import Target
+from aotpack.toolchain import Toolchain
+
+Ticker = Callable[[str, int, int], None]
+"""Told of progress: what is done ("tracing", "compiling"), how many are, out of how many."""
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enumeration:
+    """The keys of some deployments, for some targets.
+
+    Attributes:
+        engine: where the kernels come from.
+        toolchain: the Triton that asks for these keys.
+        targets: the targets, ascending.
+        families: the names of the families that were driven.
+        deployments: the deployments, in canonical order.
+        kernels: the families' kernels, by name.
+        keys: each key once, by kernel and key, with the first input that reached it.
+    """
+
+    engine: Engine
+    toolchain: Toolchain
+    targets: tuple[Target, ...]
+    families: tuple[str, ...]
+    deployments: tuple[Deployment, ...]
+    kernels: tuple[Kernel, ...]
+    keys: tuple[tuple[CompileKey, Reached], ...]
+
+    def findings(self) -> list[Finding]:
+        """What a user should know of it before trusting a bundle of it."""
+        return self.engine.check(self.toolchain.triton)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A build's result.
+
+    Attributes:
+        bundle: what was written.
+        failures: the keys that it lacks.
+        findings: what a user should know of it.
+    """
+
+    bundle: Bundle
+    failures: tuple[CompileFailed, ...]
+    findings: tuple[Finding, ...]
+
+
+def enumerate_keys(
+    engine: Engine,
+    targets: Sequence[Target],
+    families: Sequence[str],
+    deployments: Sequence[Deployment],
+    *,
+    jobs: int,
+    tick: Ticker = _silent,
+) -> Enumeration:
+    """Every key of the deployments, without compiling.
+
+    Args:
+        engine: where the kernels are.
+        targets: what to enumerate for.
+        families: names of the families to drive.
+        deployments: what is served.
+        jobs: worker processes for each target.
+        tick: told of progress.
+
+    Raises:
+        ModelError: none of the families serves any of the deployments.
+        EngineError, TracingError, ToolchainError: as ``aotpack.tracing.Tracer``.
+    """
+    parts = []
+    for target in sorted(set(targets)):
+        with Pool(WorkerSpec(engine=engine, target=target, families=tuple(families)), jobs) as pool:
+            parts.append(_enumerate(pool, engine, target, families, deployments, tick))
+    return _merge(parts)
+
+
+def build_bundle(
+    engine: Engine,
+    targets: Sequence[Target],
+    families: Sequence[str],
+    deployments: Sequence[Deployment],
+    *,
+    output: Path,
+    jobs: int,
+    tick: Ticker = _silent,
+) -> Built:
+    """Compile every key of the deployments and pack the result.
+
+    Args:
+        engine: where the kernels are.
+        targets: what to compile for.
+        families: names of the families to drive.
+        deployments: what is served.
+        output: the bundle's path, or a directory that exists, where it gets its usual name.
+        jobs: worker processes.
+        tick: told of progress.
+
+    Raises:
+        ModelError, EngineError, TracingError, ToolchainError: as ``enumerate_keys``.
+        OutputError: the bundle cannot be written; nothing is left behind.
+    """
+    folder = output if output.is_dir() else output.parent
+    if not folder.is_dir():
+        raise OutputError(f"{folder}: no such directory; create it, or choose another --output")
+    if not os.access(folder, os.W_OK):
+        raise OutputError(f"{folder}: is not writable; choose another --output")
+    parts = []
+    outcomes: list[Outcome] = []
+    for target in sorted(set(targets)):
+        with Pool(WorkerSpec(engine=engine, target=target, families=tuple(families)), jobs) as pool:
+            part = _enumerate(pool, engine, target, families, deployments, tick)
+            parts.append(part)
+            for done, outcome in enumerate(pool.compile([key for key, _ in part.keys]), start=1):
+                outcomes.append(outcome)
+                tick(f"compiling for {target.short}", done, len(part.keys))
+    enumeration = _merge(parts)
+    manifest, blobs, failures = _pack(enumeration, outcomes)
+    path = output / bundle_name(manifest) if output.is_dir() else output
+    try:
+        bundle = write_bundle(path, manifest, blobs)
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written: {error.strerror}; nothing was left there: free space or choose another --output"
+        ) from None
+    return Built(bundle=bundle, failures=failures, findings=tuple(enumeration.findings()))
+
+
+def _enumerate(
+    pool: Pool,
+    engine: Engine,
+    target: Target,
+    families: Sequence[str],
+    deployments: Sequence[Deployment],
+    tick: Ticker,
+) -> Enumeration:
+    ordered = canonical_deployments(deployments)
+    toolchain, kernels = pool.describe()
+    reached: dict[CompileKey, Reached] = {}
+    for index, families_traced in enumerate(pool.trace(ordered)):
+        for traced in families_traced:
+            for key, quantities in traced.keys:
+                reached.setdefault(key, Reached(deployment=index, input=quantities))
+        tick(f"tracing for {target.short}", index + 1, len(ordered))
+    if not reached:
+        raise ModelError(
+            f"none of the families {', '.join(families)} serves {', '.join(map(str, ordered))}; "
+            "there is nothing to compile"
+        )
+    return Enumeration(
+        engine=engine,
+        toolchain=toolchain,
+        targets=(target,),
+        families=tuple(sorted(families)),
+        deployments=ordered,
+        kernels=kernels,
+        keys=tuple(sorted(reached.items(), key=lambda item: _order(item[0]))),
+    )
+
+
+def _order(key: CompileKey) -> tuple[Target, str, str]:
+    return key.target, key.kernel, key.line
+
+
+def _merge(parts: Sequence[Enumeration]) -> Enumeration:
+    """One enumeration of several targets'."""
+    assemblers = tuple(pair for part in parts for pair in part.toolchain.assemblers)
+    return replace(
+        parts[0],
+        toolchain=replace(parts[0].toolchain, assemblers=tuple(sorted(assemblers))),
+        targets=tuple(target for part in parts for target in part.targets),
+        keys=tuple(pair for part in parts for pair in part.keys),
+    )
+
+
+def _pack(
+    enumeration: Enumeration, outcomes: Sequence[Outcome]
+) -> tuple[Manifest, dict[str, bytes], tuple[CompileFailed, ...]]:
+    blobs: dict[str, bytes] = {}
+    compiled: dict[CompileKey, Compiled] = {}
+    failed: dict[CompileKey, CompileFailed] = {}
+    for outcome in outcomes:
+        match outcome:
+            case Compiled():
+                compiled[outcome.key] = outcome
+            case CompileFailed():
+                failed[outcome.key] = outcome
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def entries() -> Iterator[Entry]:
+        for key, reached in enumeration.keys:
+            if key in compiled:
+                done = compiled[key]
+                artifacts = []
+                for kind, data in (("cubin", done.cubin), ("json", done.metadata)):
+                    artifact = Artifact(digest=digest_bytes(data), size=len(data))
+                    blobs[artifact.digest] = data
+                    artifacts.append((kind, artifact))
+                yield Entry(key=key, name=done.name, reached=reached, artifacts=tuple(artifacts))
+
+    failures = tuple(failed[key] for key, _ in enumeration.keys if key in failed)
+    manifest = Manifest(
+        engine=enumeration.engine.name,
+        engine_version=enumeration.engine.version,
+        toolchain=enumeration.toolchain,
+        targets=enumeration.targets,
+        families=enumeration.families,
+        deployments=tuple(deployment.to_json() for deployment in enumeration.deployments),
+        kernels=enumeration.kernels,
+        entries=tuple(entries()),
+        missing=tuple(Missing(key=failure.key, reason=failure.reason) for failure in failures),
+        built_by=__version__,
+    )
+    return manifest, blobs, failures

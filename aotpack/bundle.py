@@ -1,0 +1,89 @@
+"""Bundles: a manifest and its artifacts in one archive, written whole and read with every digest checked."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from aotpack.archive import ArchiveReader, write_archive
+from aotpack.atomic import write_atomically
+from aotpack.digests import digest_bytes
+from aotpack.errors import BundleError, DocumentError, UnsupportedFormatError
+from aotpack.manifest import Manifest, read_manifest
+
+SUFFIX = ".tar.zst"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """A bundle on disk whose manifest has been read and checked; its artifacts have not.
+
+    Attributes:
+        path: the file.
+        manifest: its index.
+        digest: its identity, the digest of the manifest.
+        size: bytes of the file.
+    """
+
+    path: Path
+    manifest: Manifest
+    digest: str
+    size: int
+
+    def blobs(self) -> Iterator[tuple[str, bytes]]:
+        """Every artifact's digest and content, in the archive's order, each checked against its digest.
+
+        Raises:
+            BundleError: the archive is not what its manifest says.
+        """
+        expected = [
+            (artifact.digest, artifact.size)
+            for target in self.manifest.targets
+            for artifact in self.manifest.blobs(target)
+        ]
+        with ArchiveReader(self.path) as reader:
+            if digest_bytes(reader.read_manifest()) != self.digest:
+                raise BundleError(f"{self.path}: changed while it was read")
+            yield from reader.read_blobs(expected)
+
+
+def bundle_name(manifest: Manifest) -> str:
+    """``aotpack-vllm-0.33.0-triton-3.8.0-sm90.tar.zst``."""
+    archs = "+".join(target.short for target in manifest.targets)
+    version = manifest.engine_version
+    return f"aotpack-{manifest.engine}-{version}-triton-{manifest.toolchain.triton}-{archs}{SUFFIX}"
+
+
+def write_bundle(path: Path, manifest: Manifest, blobs: Mapping[str, bytes]) -> Bundle:
+    """Write a bundle to ``path``; it appears there whole or not at all.
+
+    Args:
+        path: where it goes; the directory must exist.
+        manifest: its index.
+        blobs: the content of every artifact that the manifest lists, by digest.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind.
+    """
+    data = manifest.to_bytes()
+    frames = [[blobs[artifact.digest] for artifact in manifest.blobs(target)] for target in manifest.targets]
+    # Compressed before the file is opened: a build that is killed meanwhile leaves nothing at all.
+    write_atomically(path, list(write_archive(data, frames)))
+    return Bundle(path=path, manifest=manifest, digest=digest_bytes(data), size=path.stat().st_size)
+
+
+def open_bundle(path: Path) -> Bundle:
+    """Read a bundle's manifest, and nothing else of it.
+
+    Raises:
+        UnsupportedFormatError: it is of another format.
+        BundleError: it cannot be opened, or is no bundle.
+    """
+    with ArchiveReader(path) as reader:
+        data = reader.read_manifest()
+    try:
+        manifest = read_manifest(data)
+    except UnsupportedFormatError as error:
+        raise UnsupportedFormatError(f"{path}: manifest.json: {error}") from None
+    except DocumentError as error:
+        raise BundleError(f"{path}: manifest.json: {error}") from None
+    return Bundle(path=path, manifest=manifest, digest=digest_bytes(data), size=path.stat().st_size)

@@ -1,0 +1,364 @@
+"""The command line: options in, one library call, report out; nothing else.
+
+Exit codes: 0 done; 1 the work ran and found something, or some keys failed; 2 usage; 3 could not be done;
+130 interrupted.
+"""
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from aotpack import __version__
+from aotpack.errors import AotpackError, UsageError
+from aotpack.models import DTYPES, Deployment, load_model, make_deployments, misfit, presets
+from aotpack.targets import Target, buildable_archs, parse_archs
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+EXIT_CODES = """\b
+Exit codes:
+  0    done
+  1    it ran, and found something or lacks some keys
+  2    the command was not meant that way
+  3    could not be done; one line says what, where, and what now
+  130  interrupted; nothing half written is left
+"""
+
+
+class _Commands(click.Group):
+    """The commands, and the one place where an error becomes text and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from aotpack.report import show_error
+
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            show_error(str(error))
+            ctx.exit(2)
+        except AotpackError as error:
+            show_error(str(error))
+            ctx.exit(3)
+        except KeyboardInterrupt:
+            show_error("interrupted; nothing half written is left")
+            ctx.exit(130)
+
+
+class _Archs(click.ParamType):
+    """One architecture or a comma list of them, in any of their spellings."""
+
+    name = "arch"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Target, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return parse_archs([value])
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        del ctx, param
+        names = [f"sm{arch}" for arch in buildable_archs()]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class _Sizes(click.ParamType):
+    """A comma list of tensor parallel sizes."""
+
+    name = "sizes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(part.isdecimal() and int(part) > 0 for part in parts):
+            self.fail(f"{value!r} is not a comma list of whole numbers such as 1,2,4,8", param, ctx)
+        return tuple(int(part) for part in parts)
+
+
+class _Model(click.ParamType):
+    """A preset's name, a config.json, or a directory that holds one."""
+
+    name = "model"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        del ctx, param
+        return [CompletionItem(name) for name in presets() if name.startswith(incomplete)]
+
+
+def _selecting(command: _F) -> _F:
+    """The options that say which keys: shared by the commands that enumerate them."""
+    options = [
+        click.option(
+            "--arch",
+            "archs",
+            type=_Archs(),
+            multiple=True,
+            required=True,
+            metavar="ARCH",
+            help="GPU architecture: sm90, sm_90, 90 or 9.0; a comma list, or repeated.",
+        ),
+        click.option(
+            "--engine",
+            metavar="ENGINE",
+            help="vllm (installed), vllm==0.33.0 (downloaded once), a wheel, or a directory. "
+            "Default: vllm if installed, else the newest release known.",
+        ),
+        click.option(
+            "--model",
+            "models",
+            type=_Model(),
+            multiple=True,
+            metavar="MODEL",
+            help="A preset's name, a config.json, or a directory that holds one; repeatable. Default: all presets.",
+        ),
+        click.option(
+            "--tp",
+            type=_Sizes(),
+            default="1",
+            show_default=True,
+            metavar="SIZES",
+            help="Tensor parallel sizes, a comma list. Without --model, presets that a size does not fit are left out.",
+        ),
+        click.option("--dtype", type=click.Choice(DTYPES), help="Of activations. Default: each model's own."),
+        click.option(
+            "--family",
+            "families",
+            multiple=True,
+            metavar="NAME",
+            help="Only these families of kernels; repeatable. Default: all.",
+        ),
+        click.option(
+            "-j",
+            "--jobs",
+            type=click.IntRange(min=1),
+            help="Worker processes. Default: AOTPACK_JOBS, else the cores of this machine.",
+        ),
+        click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and warnings."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _deployments(models: Sequence[str], tp: Sequence[int], dtype: str | None) -> tuple[Deployment, ...]:
+    if models:
+        return make_deployments([load_model(model) for model in models], tp, dtype)
+    every = [load_model(name) for name in presets()]
+    return tuple(
+        deployment
+        for size in tp
+        for deployment in make_deployments([model for model in every if not misfit(model, size)], [size], dtype)
+    )
+
+
+def _flatten(archs: Sequence[tuple[Target, ...]]) -> tuple[Target, ...]:
+    return tuple(sorted({target for part in archs for target in part}))
+
+
+@click.group(cls=_Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="aotpack")
+def main() -> None:
+    """Take the just-in-time compile out of LLM serving.
+
+    Build a bundle of an engine's Triton kernels on a machine without a GPU, and install it into the Triton cache
+    of the container that serves.
+
+    \b
+    Examples:
+      aotpack build --arch sm90
+      aotpack inspect aotpack-vllm-0.33.0-triton-3.8.0-sm90.tar.zst
+      aotpack install aotpack-vllm-0.33.0-triton-3.8.0-sm90.tar.zst
+    """
+
+
+@main.command()
+@_selecting
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="The bundle's path, or a directory that gets it under its usual name. Default: here.",
+)
+def build(
+    archs: Sequence[tuple[Target, ...]],
+    engine: str | None,
+    models: Sequence[str],
+    tp: Sequence[int],
+    dtype: str | None,
+    families: Sequence[str],
+    jobs: int | None,
+    quiet: bool,  # noqa: FBT001  # a click flag
+    output: Path,
+) -> None:
+    """Compile every kernel that the deployments can meet, and pack them.
+
+    No GPU is needed, and no engine needs to be installed. Prints the bundle's path. Keys that cannot be compiled
+    are named, the bundle says what it lacks, and the exit code is 1.
+
+    \b
+    Examples:
+      aotpack build --arch sm90
+      aotpack build --arch sm90,sm100 --model qwen3.5-27b --tp 1,2,4,8 -o bundles/
+      aotpack build --arch 9.0 --engine vllm==0.33.0 --model ./my-model/config.json
+    """
+    from aotpack.build import build_bundle
+    from aotpack.engines import find_engine
+    from aotpack.families import load_families
+    from aotpack.pool import default_jobs
+    from aotpack.report import Words, show_built
+    from aotpack.toolchain import require_compiler
+
+    signal.signal(signal.SIGTERM, _terminated)
+    require_compiler()
+    deployments = _deployments(models, tp, dtype)
+    names = [family.name for family in load_families(families)]
+    with Words(quiet=quiet) as words:
+        built = build_bundle(
+            find_engine(engine, words.say),
+            _flatten(archs),
+            names,
+            deployments,
+            output=output,
+            jobs=jobs or default_jobs(),
+            tick=words.tick,
+        )
+    show_built(built)
+    sys.exit(1 if built.failures else 0)
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    """Unwind on SIGTERM as on Ctrl-C, so that workers end and nothing half written stays."""
+    del frame
+    sys.exit(128 + number)
+
+
+@main.command()
+@_selecting
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def keys(
+    archs: Sequence[tuple[Target, ...]],
+    engine: str | None,
+    models: Sequence[str],
+    tp: Sequence[int],
+    dtype: str | None,
+    families: Sequence[str],
+    jobs: int | None,
+    quiet: bool,  # noqa: FBT001  # a click flag
+    as_json: bool,  # noqa: FBT001  # a click flag
+) -> None:
+    """List the compile keys of the deployments, without compiling.
+
+    Each key comes with an input that reaches it.
+
+    \b
+    Examples:
+      aotpack keys --arch sm90 --model qwen3-next-80b-a3b --tp 1,8
+      aotpack keys --arch sm90 --family layernorm --json
+    """
+    from aotpack.build import enumerate_keys
+    from aotpack.engines import find_engine
+    from aotpack.families import load_families
+    from aotpack.pool import default_jobs
+    from aotpack.report import Words, show_keys
+    from aotpack.toolchain import require_compiler
+
+    require_compiler()
+    deployments = _deployments(models, tp, dtype)
+    names = [family.name for family in load_families(families)]
+    with Words(quiet=quiet) as words:
+        enumeration = enumerate_keys(
+            find_engine(engine, words.say),
+            _flatten(archs),
+            names,
+            deployments,
+            jobs=min(jobs or default_jobs(), len(deployments)),
+            tick=words.tick,
+        )
+    show_keys(enumeration, as_json=as_json)
+
+
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="The whole manifest as JSON.")
+def inspect(bundle: Path, as_json: bool) -> None:  # noqa: FBT001  # a click flag
+    """Show what BUNDLE holds, reading its manifest alone.
+
+    Needs neither torch nor Triton.
+
+    \b
+    Examples:
+      aotpack inspect aotpack-vllm-0.33.0-triton-3.8.0-sm90.tar.zst
+      aotpack inspect --json bundle.tar.zst | jq .manifest.toolchain
+    """
+    from aotpack.bundle import open_bundle
+    from aotpack.report import show_bundle
+
+    show_bundle(open_bundle(bundle), as_json=as_json)
+
+
+_cache_option = click.option(
+    "--cache-dir",
+    type=click.Path(path_type=Path),
+    help="Triton's cache directory. Default: TRITON_CACHE_DIR, else $TRITON_HOME/.triton/cache, else ~/.triton/cache.",
+)
+
+
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@_cache_option
+@click.option(
+    "--arch", "archs", type=_Archs(), multiple=True, metavar="ARCH", help="Only these architectures of the bundle."
+)
+def install(bundle: Path, cache_dir: Path | None, archs: Sequence[tuple[Target, ...]]) -> None:
+    """Lay the kernels of BUNDLE into the Triton cache.
+
+    Needs the Triton that will serve, and no GPU, no network, no compiler. Every digest is checked before anything
+    is written; installing twice changes nothing.
+
+    \b
+    Examples:
+      aotpack install bundle.tar.zst
+      aotpack install bundle.tar.zst --cache-dir /opt/triton-cache --arch sm90
+    """
+    from aotpack.bundle import open_bundle
+    from aotpack.install import install_bundle
+    from aotpack.report import show_installed
+    from aotpack.tritoncache import effective_directory
+
+    signal.signal(signal.SIGTERM, _terminated)
+    show_installed(install_bundle(open_bundle(bundle), effective_directory(cache_dir), targets=_flatten(archs)))
+
+
+@main.command()
+@click.argument("bundle")
+@_cache_option
+def uninstall(bundle: str, cache_dir: Path | None) -> None:
+    """Take out what an install wrote, and nothing else.
+
+    BUNDLE is the file's name, or the start of the bundle's digest. Files that another installed bundle shares
+    stay, and so do files that are no longer what was installed; those are named, and the exit code is 1.
+
+    \b
+    Examples:
+      aotpack uninstall 3f9c2a71d004
+      aotpack uninstall bundle.tar.zst --cache-dir /opt/triton-cache
+    """
+    from aotpack.install import find_receipt
+    from aotpack.install import uninstall as remove
+    from aotpack.report import show_removed
+    from aotpack.tritoncache import effective_directory
+
+    removed = remove(find_receipt(effective_directory(cache_dir), bundle))
+    show_removed(removed)
+    sys.exit(1 if removed.findings else 0)

@@ -1,0 +1,57 @@
+"""What aotpack raises: one base class, and a subclass only where a caller would act differently.
+
+A message has four parts in one line: what, where, wanted and found, what now. Bad input from outside ends
+in one of these; anything else that escapes is a bug of ours.
+"""
+
+
+class AotpackError(Exception):
+    """Base of every error that aotpack raises on purpose; the command line shows it and exits with 3."""
+
+
+class UsageError(AotpackError):
+    """The caller asked for something that cannot be meant: an unknown model, an arch that no ptxas knows."""
+
+
+class DocumentError(AotpackError):
+    """A JSON document lacks a field or has one of the wrong kind; the message names the place in it."""
+
+
+class ModelError(AotpackError):
+    """A model's configuration cannot be read, or does not fit the deployment asked for."""
+
+
+class EngineError(AotpackError):
+    """An engine cannot be found or unpacked, or its kernels are not the ones that a family expects."""
+
+
+class TracingError(AotpackError):
+    """A family could not drive the engine's wrappers: a stub was used, a name or a package is missing."""
+
+
+class ToolchainError(AotpackError):
+    """Triton is not installed here, or cannot say what it hashes into its cache keys."""
+
+
+class CompileError(AotpackError):
+    """Triton refused to compile a key, or a worker died on it; the rest of a build goes on."""
+
+
+class BundleError(AotpackError):
+    """A bundle is not what aotpack wrote: truncated, altered, or no bundle at all."""
+
+
+class UnsupportedFormatError(BundleError):
+    """A bundle is of a format that this aotpack does not read: another bundle, or another aotpack, will do."""
+
+
+class IncompatibleError(AotpackError):
+    """A bundle is whole, but its kernels would not be found, or must not be used, on this machine."""
+
+
+class CacheError(AotpackError):
+    """The Triton cache directory cannot be read or written as needed."""
+
+
+class OutputError(AotpackError):
+    """What was to be written cannot be written where it was asked for; nothing half written is left there."""

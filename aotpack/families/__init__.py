@@ -1,0 +1,110 @@
+"""Families: kernels that belong together, and the code that drives their launches.
+
+A family only says which inputs to try, and why those reach every class of key; what is launched for an input is
+decided by the engine's own wrappers, which a tracing process calls for real (see ``aotpack.tracing``). To add a
+family is to add a module with a ``FAMILY`` in it and name that under the entry point group ``aotpack.families``;
+the families here come in by the same door.
+
+What varies at run time falls into few classes for Triton's binder: an int is 1, a multiple of 16, or other; a
+tensor's data pointer is a multiple of 16 or not; None or given. Beside it, wrappers derive constexprs from
+run-time quantities. ``token_counts`` reaches every combination of the two for anything that grows with tokens.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+from typing import Protocol
+
+from aotpack.errors import AotpackError, UsageError
+from aotpack.models import Deployment
+
+GROUP = "aotpack.families"
+
+
+class Trace(Protocol):
+    """What a family is given to drive an engine with, in a process that pretends to be one target."""
+
+    def module(self, name: str) -> ModuleType:
+        """One of the engine's modules that the family declared, loaded for real."""
+
+    def input(self, **quantities: int | str | bool) -> AbstractContextManager[None]:
+        """Name the input that is tried in the block; keys recorded in it are reached by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedKernel:
+    """A kernel that a family drives, and the parameters by which it knows it.
+
+    Attributes:
+        name: ``module:qualname``.
+        parameters: the names of its parameters, in order.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Kernels that belong together.
+
+    Attributes:
+        name: how people call it.
+        engine: the engine whose kernels they are.
+        kernels: what is packed; anything else that the wrappers launch is an error.
+        modules: the engine's modules that tracing needs for real, the kernels' own included; every other
+            module of the engine is stubbed.
+        serves: whether a deployment launches these kernels at all.
+        drive: calls the engine's wrappers for one deployment, with inputs that reach every class of key.
+    """
+
+    name: str
+    engine: str
+    kernels: tuple[ExpectedKernel, ...]
+    modules: tuple[str, ...]
+    serves: Callable[[Deployment], bool]
+    drive: Callable[[Trace, Deployment], None]
+
+
+def load_families(names: Iterable[str] = ()) -> tuple[Family, ...]:
+    """The families of those names, or all that are installed; in the order of their names.
+
+    Raises:
+        UsageError: there is no family of that name.
+        AotpackError: a distribution's family cannot be loaded; the message names the distribution.
+    """
+    installed = {point.name: point for point in entry_points(group=GROUP)}
+    wanted = sorted(set(names)) or sorted(installed)
+    for name in wanted:
+        if name not in installed:
+            raise UsageError(f"{name!r} is not a family; installed are {', '.join(sorted(installed))}")
+    return tuple(_load(installed[name]) for name in wanted)
+
+
+def _load(point: EntryPoint) -> Family:
+    owner = point.dist.name if point.dist is not None else "an unknown distribution"
+    try:
+        family = point.load()
+    except Exception as error:
+        raise AotpackError(f"family {point.name} of {owner} cannot be loaded: {error!r}; update or remove it") from error
+    if not isinstance(family, Family):
+        raise AotpackError(f"family {point.name} of {owner}: {point.value} is not an aotpack Family; update or remove it")
+    return family
+
+
+def token_counts(limit: int) -> tuple[int, ...]:
+    """Token counts that reach every class of anything that grows with the number of tokens.
+
+    All of the first 64, where a class may be a single count, then the neighbours of each power of two: a wrapper
+    that derives a constexpr from the count does it in steps of at least two (a power of two of the rows, a tile
+    per so many tokens), so each step's range holds a power of two, which is a multiple of 16, and a neighbour,
+    which is not. The slow tests drive every count up to the limit and find nothing more.
+
+    >>> token_counts(70)[-6:]
+    (61, 62, 63, 64, 65, 70)
+    """
+    powers = [1 << exponent for exponent in range(6, limit.bit_length() + 1)]
+    counts = {*range(1, 65), *(power + step for power in powers for step in (-1, 0, 1)), limit}
+    return tuple(sorted(count for count in counts if count <= limit))

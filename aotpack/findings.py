@@ -1,0 +1,32 @@
+"""What a check saw: a code, a subject, and a hint. A check returns findings; an action raises."""
+
+from dataclasses import dataclass
+
+CODES = {
+    "E101": "engine release that aotpack has not been tested with",
+    "E102": "Triton release other than the one this engine release runs with",
+    "K101": "compile key that could not be compiled",
+    "M101": "model that launches none of the families' kernels",
+    "I101": "entry of the cache that another process or user has changed since it was installed",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that a check saw.
+
+    Attributes:
+        code: a key of ``CODES``; the letter tells the subject (engine, key, model, install).
+        subject: what it is about: a kernel, a release, a path.
+        detail: what was seen, in one line.
+        hint: what to do now, or "" where nothing can be done.
+    """
+
+    code: str
+    subject: str
+    detail: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        """``CODE subject: detail; hint`` in one line."""
+        return f"{self.code} {self.subject}: {self.detail}" + (f"; {self.hint}" if self.hint else "")

@@ -1,0 +1,389 @@
+"""Installing: a bundle's kernels laid into Triton's cache directory, and taken out again.
+
+What always holds: nothing is written into the cache before every digest has been checked; an entry appears in it
+whole, by one rename; an entry that Triton compiled itself is left as it is; and what an install wrote stands in a
+receipt, written before the first entry, so that even an install that was killed can be taken out.
+
+Beside the entries the cache directory gets one directory of ours, ``.aotpack``, with the receipts and, while an
+install runs, what it stages. Triton never looks there.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from aotpack.atomic import sync_directory, write_atomically
+from aotpack.bundle import Bundle
+from aotpack.digests import canonical_json, digest_bytes, digest_file, hex_of
+from aotpack.documents import Node, parse_document
+from aotpack.errors import CacheError, DocumentError, IncompatibleError, UsageError
+from aotpack.findings import Finding
+from aotpack.manifest import Entry
+from aotpack.targets import Target
+from aotpack.toolchain import KeyMaker, local_toolchain
+from aotpack.tritoncache import CacheEntry, is_whole
+
+OURS = ".aotpack"
+RECEIPT_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledFile:
+    """One file that an install wrote.
+
+    Attributes:
+        path: below the cache directory.
+        digest: of its content.
+    """
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What an install wrote, so that it can be verified and removed.
+
+    Attributes:
+        bundle: the bundle's digest.
+        name: the bundle's file name.
+        cache: the cache directory.
+        files: every file written, the group file of an entry last.
+    """
+
+    bundle: str
+    name: str
+    cache: Path
+    files: tuple[InstalledFile, ...]
+
+    @property
+    def path(self) -> Path:
+        """Where the receipt lies."""
+        return self.cache / OURS / "receipts" / f"{hex_of(self.bundle)}.json"
+
+    def to_bytes(self) -> bytes:
+        """The receipt as a document; ``read_receipt`` undoes it."""
+        document = {
+            "format": RECEIPT_FORMAT,
+            "bundle": self.bundle,
+            "name": self.name,
+            "cache": str(self.cache),
+            "files": [{"path": file.path, "digest": file.digest} for file in self.files],
+        }
+        return (canonical_json(document) + "\n").encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed:
+    """An install's result.
+
+    Attributes:
+        receipt: what it wrote, or had written before.
+        written: entries that were laid into the cache now.
+        present: entries that were there already: from an earlier install, or compiled by Triton.
+    """
+
+    receipt: Receipt
+    written: int
+    present: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """An uninstall's result.
+
+    Attributes:
+        receipt: what had been installed.
+        removed: files that were taken out.
+        shared: files that stay, because another bundle's receipt lists them too.
+        findings: files that stay, because they are not what was installed.
+    """
+
+    receipt: Receipt
+    removed: int
+    shared: int
+    findings: tuple[Finding, ...]
+
+
+def install_bundle(bundle: Bundle, cache: Path, *, targets: Sequence[Target] = ()) -> Installed:
+    """Lay a bundle's kernels into a cache directory, under the keys that this machine's Triton will ask for.
+
+    Installing what is installed changes nothing.
+
+    Args:
+        bundle: the bundle.
+        cache: the cache directory; it is created where it is missing.
+        targets: of the bundle's, which to install; none means all.
+
+    Raises:
+        UsageError: the bundle does not have such a target.
+        ToolchainError: there is no Triton here.
+        IncompatibleError: the kernels would not be found here, or must not be used; the message says which part
+            of the toolchain differs.
+        BundleError: the bundle is damaged; the cache is as it was.
+        CacheError: the cache cannot be written, or the disk is full; no half entry is left.
+    """
+    entries = _entries_for(bundle, targets)
+    keys = _cache_keys(bundle, entries)
+    with _reported(cache):
+        receipt, written, present = _install(bundle, cache, list(zip(entries, keys, strict=True)))
+    return Installed(receipt=receipt, written=written, present=present)
+
+
+def _entries_for(bundle: Bundle, targets: Sequence[Target]) -> list[Entry]:
+    available = bundle.manifest.targets
+    for target in targets:
+        if target not in available:
+            raise UsageError(
+                f"{bundle.path}: has no kernels for {target.short}; it has {', '.join(t.short for t in available)}"
+            )
+    wanted = set(targets) or set(available)
+    return [entry for entry in bundle.manifest.entries if entry.key.target in wanted]
+
+
+def _cache_keys(bundle: Bundle, entries: Sequence[Entry]) -> list[str]:
+    toolchain = bundle.manifest.toolchain
+    local = local_toolchain(bundle.manifest.targets)
+    for difference in toolchain.differences(local):
+        raise IncompatibleError(
+            f"{bundle.path}: {difference}; its kernels would not be found, or not be the right ones: "
+            f"use a bundle for Triton {local.triton}, or this bundle in the image it was built for"
+        )
+    maker = KeyMaker()
+    sources = {kernel.name: kernel.cache_key for kernel in bundle.manifest.kernels}
+    return [maker.key_of(entry.key, sources[entry.key.kernel]) for entry in entries]
+
+
+@contextmanager
+def _reported(cache: Path) -> Iterator[None]:
+    """Turn what the file system refuses into one line."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or cache
+        raise CacheError(
+            f"{where}: {error.strerror or error}; the cache {cache} holds no half entry: "
+            "free space or choose a writable directory with --cache-dir"
+        ) from None
+
+
+def _install(
+    bundle: Bundle, cache: Path, entries: Sequence[tuple[Entry, str]]
+) -> tuple[Receipt, int, int]:
+    with _staging(cache) as staging:
+        earlier = {receipt.bundle: receipt for receipt in read_receipts(cache)}.get(bundle.digest)
+        ours = set(earlier.files) if earlier else set()
+        files: list[InstalledFile] = []
+        staged: list[CacheEntry] = []
+        present = 0
+        for entry in _cache_entries(bundle, entries):
+            contents = entry.files(cache)
+            listed = [
+                InstalledFile(path=f"{entry.directory}/{name}", digest=digest_bytes(data))
+                for name, data in contents.items()
+            ]
+            landing = cache / entry.directory
+            if _lies_there(landing, contents):
+                present += 1
+                files += listed
+            elif is_whole(landing, entry.name) and not ours.intersection(listed):
+                present += 1  # Triton compiled it here: it works, and it is not ours to replace
+            else:
+                _stage(staging / entry.directory, contents)
+                staged.append(entry)
+                files += listed
+        receipt = Receipt(bundle=bundle.digest, name=bundle.path.name, cache=cache, files=tuple(sorted(files, key=_order)))
+        if earlier != receipt:
+            receipt.path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(receipt.path, [receipt.to_bytes()])
+        for entry in staged:
+            _land(staging / entry.directory, cache / entry.directory, entry.name)
+        sync_directory(cache)
+    return receipt, len(staged), present
+
+
+def _order(file: InstalledFile) -> tuple[str, bool, str]:
+    directory, _, name = file.path.partition("/")
+    return directory, name.startswith("__grp__"), name
+
+
+def _cache_entries(bundle: Bundle, entries: Sequence[tuple[Entry, str]]) -> list[CacheEntry]:
+    """The entries with their contents, after every digest in the bundle has been checked."""
+    needed = {artifact.digest for entry, _ in entries for _, artifact in entry.artifacts}
+    blobs = {digest: data for digest, data in bundle.blobs() if digest in needed}
+    return [
+        CacheEntry(
+            cache_key=cache_key,
+            name=entry.name,
+            cubin=blobs[entry.cubin.digest],
+            metadata=blobs[entry.metadata.digest],
+        )
+        for entry, cache_key in entries
+    ]
+
+
+@contextmanager
+def _staging(cache: Path) -> Iterator[Path]:
+    """A directory beside the entries to stage in; what killed installs left there is removed."""
+    home = cache / OURS
+    if not cache.is_dir():
+        cache.mkdir(parents=True)
+    home.mkdir(exist_ok=True)
+    for left in home.glob("staging-*"):
+        _remove_if_abandoned(left)
+    staging = Path(tempfile.mkdtemp(prefix="staging-", dir=home))
+    try:
+        handle = os.open(staging, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # tells other installs that this one lives
+            yield staging
+        finally:
+            os.close(handle)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _remove_if_abandoned(left: Path) -> None:
+    try:
+        handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(left, ignore_errors=True)
+    except OSError:
+        pass  # another install is at work in it
+    finally:
+        os.close(handle)
+
+
+def _stage(directory: Path, contents: dict[str, bytes]) -> None:
+    directory.mkdir()
+    directory.chmod(0o755)
+    for name, data in contents.items():
+        with (directory / name).open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
+
+
+def _lies_there(directory: Path, contents: dict[str, bytes]) -> bool:
+    try:
+        return all((directory / name).read_bytes() == data for name, data in contents.items())
+    except OSError:
+        return False
+
+
+def _land(staged: Path, landing: Path, name: str) -> None:
+    """Move a staged entry to its place: in one rename, or file by file where a broken entry is in the way."""
+    try:
+        staged.rename(landing)
+    except OSError:
+        if not landing.is_dir():
+            raise
+    else:
+        return
+    # The group file goes first and comes last, so that Triton never reads a mixture as an entry.
+    group = f"__grp__{name}.json"
+    (landing / group).unlink(missing_ok=True)
+    for file in sorted(staged.iterdir(), key=lambda file: file.name == group):
+        file.replace(landing / file.name)
+
+
+def read_receipts(cache: Path) -> list[Receipt]:
+    """The receipts in a cache directory, by bundle digest.
+
+    Raises:
+        CacheError: one of them is damaged.
+    """
+    found = sorted((cache / OURS / "receipts").glob("*.json"))
+    return [_read_receipt(path, cache) for path in found]
+
+
+def _read_receipt(path: Path, cache: Path) -> Receipt:
+    try:
+        root = parse_document(path.read_bytes()).only("format", "bundle", "name", "cache", "files")
+        if root.field("format").integer() != RECEIPT_FORMAT:
+            raise root.field("format").error(f"format {RECEIPT_FORMAT}")
+        return Receipt(
+            bundle=root.field("bundle").digest(),
+            name=root.field("name").text(),
+            cache=cache,
+            files=tuple(
+                InstalledFile(path=_inside(file.only("path", "digest").field("path")), digest=file.field("digest").digest())
+                for file in root.field("files").items()
+            ),
+        )
+    except (OSError, DocumentError) as error:
+        raise CacheError(f"{path}: not a receipt: {error}; remove it, and install the bundle again") from None
+
+
+def _inside(node: Node) -> str:
+    """The path of a file two levels below the cache directory, and nowhere else."""
+    parts = node.text().split("/")
+    if len(parts) != 2 or any(part in ("", ".", "..") or "\0" in part for part in parts):  # noqa: PLR2004
+        raise node.error("an entry's directory and a file in it")
+    return node.text()
+
+
+def find_receipt(cache: Path, bundle: str) -> Receipt:
+    """The receipt of a bundle, by the start of its digest's hex, or by its file name.
+
+    Raises:
+        UsageError: none, or more than one, is meant.
+        CacheError: a receipt is damaged.
+    """
+    receipts = read_receipts(cache)
+    wanted = hex_of(bundle)
+    matching = [r for r in receipts if r.name == Path(bundle).name or (wanted and hex_of(r.bundle).startswith(wanted))]
+    if len(matching) != 1:
+        listed = ", ".join(f"{hex_of(r.bundle)[:12]} ({r.name})" for r in receipts) or "none"
+        raise UsageError(f"{bundle!r} means {len(matching)} of the bundles installed in {cache}; installed are: {listed}")
+    return matching[0]
+
+
+def uninstall(receipt: Receipt) -> Removed:
+    """Take out what an install wrote, and nothing else.
+
+    A file that another receipt lists too stays, and so does one whose content is not what was installed.
+
+    Raises:
+        CacheError: the cache cannot be written.
+    """
+    cache = receipt.cache
+    with _reported(cache):
+        elsewhere = {file for other in read_receipts(cache) if other.bundle != receipt.bundle for file in other.files}
+        removed = shared = 0
+        findings: list[Finding] = []
+        # Group files first: without one an entry is no entry, whatever happens in between.
+        for file in sorted(receipt.files, key=lambda file: "/__grp__" not in file.path):
+            path = cache / file.path
+            if file in elsewhere:
+                shared += 1
+            elif not path.exists():
+                continue
+            elif digest_file(path) != file.digest:
+                findings.append(
+                    Finding(code="I101", subject=str(path), detail="is not what was installed, and stays", hint="")
+                )
+            else:
+                path.unlink()
+                removed += 1
+        _remove_empty({cache / file.path.partition("/")[0] for file in receipt.files})
+        receipt.path.unlink(missing_ok=True)
+        _remove_empty([receipt.path.parent, cache / OURS])
+    return Removed(receipt=receipt, removed=removed, shared=shared, findings=tuple(findings))
+
+
+def _remove_empty(directories: Iterable[Path]) -> None:
+    for directory in directories:
+        try:
+            directory.rmdir()
+        except OSError:
+            continue  # not empty, or gone

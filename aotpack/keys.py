@@ -1,0 +1,232 @@
+"""Compile keys: all that decides the bytes which Triton's compiler gives for one kernel.
+
+A key is what Triton's ``ASTSource`` and ``triton.compile`` are handed: kernel, target, signature, constexprs,
+attrs and options. It prints to one canonical JSON line and reads back; the digest of that line names it in
+manifests, locks and logs. Keys come from Triton's own binder (see ``aotpack.tracing``), never from rules of ours.
+
+Left out on purpose: ``extern_libs``, the one option that is a path. Its content belongs to the toolchain.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from aotpack.digests import canonical_json, digest_bytes
+from aotpack.documents import Node
+from aotpack.errors import DocumentError, UsageError
+from aotpack.targets import Target
+
+Path = tuple[int, ...]
+"""Where a value stands among a kernel's arguments: (3,) is the fourth, (3, 0) the first of a tuple there."""
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """A ``triton.language`` dtype used as a value (a constexpr), by its name: ``bf16``."""
+
+    name: str
+
+
+Constant = bool | int | float | str | None | DType | tuple["Constant", ...]
+Type = str | tuple["Type", ...]
+
+
+def spell_constant(value: Constant) -> Any:
+    """The JSON spelling of a constexpr; ``read_constant`` undoes it."""
+    match value:
+        case DType(name):
+            return {"dtype": name}
+        case tuple():
+            return {"tuple": [spell_constant(item) for item in value]}
+        case float() if value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124
+            return {"float": repr(value)}
+        case _:
+            return value
+
+
+def read_constant(node: Node) -> Constant:
+    """The constexpr that ``spell_constant`` spelled.
+
+    Raises:
+        DocumentError: it is none.
+    """
+    match node.value:
+        case {"dtype": _}:
+            return DType(node.only("dtype").field("dtype").text())
+        case {"tuple": _}:
+            return tuple(read_constant(item) for item in node.only("tuple").field("tuple").items())
+        case {"float": _}:
+            return float(node.only("float").field("float").one_of("nan", "inf", "-inf"))
+        case None | bool() | int() | float() | str():
+            return node.value
+        case _:
+            raise node.error("a constexpr")
+
+
+def _spell_type(value: Type) -> Any:
+    return value if isinstance(value, str) else [_spell_type(item) for item in value]
+
+
+def _read_type(node: Node) -> Type:
+    return node.text() if isinstance(node.value, str) else tuple(_read_type(item) for item in node.items())
+
+
+def _spell_option(value: Any) -> Any:
+    return [_spell_option(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _read_option(node: Node) -> Any:
+    match node.value:
+        case list():
+            return tuple(_read_option(item) for item in node.items())
+        case None | bool() | int() | float() | str():
+            return node.value
+        case _:
+            raise node.error("an option's value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileKey:
+    """All that decides the compiled bytes of one kernel.
+
+    Attributes:
+        kernel: ``module:qualname`` of the ``@triton.jit`` function.
+        target: what it is compiled for.
+        signature: parameter names and Triton types in the kernel's own order; "constexpr" for constants.
+        constexprs: the values of the constants by path, in path order.
+        attrs: what the compiler may assume of an argument (``tt.divisibility``) by path, in path order.
+        options: every field of the back end's options but ``extern_libs``, by name.
+    """
+
+    kernel: str
+    target: Target
+    signature: tuple[tuple[str, Type], ...]
+    constexprs: tuple[tuple[Path, Constant], ...]
+    attrs: tuple[tuple[Path, tuple[tuple[str, int], ...]], ...]
+    options: tuple[tuple[str, Any], ...]
+
+    @property
+    def module(self) -> str:
+        """The module that defines the kernel."""
+        return self.kernel.partition(":")[0]
+
+    @property
+    def function(self) -> str:
+        """The kernel's qualified name in its module."""
+        return self.kernel.partition(":")[2]
+
+    def to_json(self) -> dict[str, Any]:
+        """The key as a JSON value; ``from_json`` undoes it."""
+        return {
+            "kernel": self.kernel,
+            "target": str(self.target),
+            "signature": [[name, _spell_type(type_)] for name, type_ in self.signature],
+            "constexprs": [[list(path), spell_constant(value)] for path, value in self.constexprs],
+            "attrs": [[list(path), [list(attr) for attr in attrs]] for path, attrs in self.attrs],
+            "options": {name: _spell_option(value) for name, value in self.options},
+        }
+
+    @classmethod
+    def from_json(cls, node: Node) -> "CompileKey":
+        """The key of a JSON value.
+
+        Raises:
+            DocumentError: a field is missing, unknown, or of the wrong kind; the message says where.
+        """
+        node.only("kernel", "target", "signature", "constexprs", "attrs", "options")
+        kernel = node.field("kernel")
+        if kernel.text().count(":") != 1:
+            raise kernel.error("module:qualname")
+        return cls(
+            kernel=kernel.text(),
+            target=read_target(node.field("target")),
+            signature=tuple((name.text(), _read_type(type_)) for name, type_ in _pairs(node.field("signature"))),
+            constexprs=tuple(
+                (_read_path(path), read_constant(value)) for path, value in _pairs(node.field("constexprs"))
+            ),
+            attrs=tuple(
+                (
+                    _read_path(path),
+                    tuple((name.text(), value.integer()) for name, value in _pairs(attrs)),
+                )
+                for path, attrs in _pairs(node.field("attrs"))
+            ),
+            options=tuple(sorted((name, _read_option(value)) for name, value in node.field("options").fields())),
+        )
+
+    @cached_property
+    def line(self) -> str:
+        """The key in one canonical line of JSON."""
+        return canonical_json(self.to_json())
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of the canonical line: the key's name."""
+        return digest_bytes(self.line.encode())
+
+    def describe(self) -> str:
+        """The key for people: arguments as Triton sees them, and the options that launches set."""
+        constants = {path[0]: value for path, value in self.constexprs if len(path) == 1}
+        divisible = {path[0] for path, attrs in self.attrs if attrs}
+        arguments = []
+        for index, (name, type_) in enumerate(self.signature):
+            if type_ == "constexpr":
+                arguments.append(f"{name}={constants.get(index)!r}")
+            else:
+                arguments.append(f"{name}: {type_}{'%16' if index in divisible else ''}")
+        options = dict(self.options)
+        shown = ", ".join(f"{name}={options[name]}" for name in ("num_warps", "num_stages") if name in options)
+        return f"{self.kernel}({', '.join(arguments)}) [{self.target}, {shown}]"
+
+
+def read_target(node: Node) -> Target:
+    """The target that a document spells.
+
+    Raises:
+        DocumentError: it is none.
+    """
+    try:
+        return Target.parse(node.text())
+    except UsageError:
+        raise node.error('a target such as "cuda:90"') from None
+
+
+def _pairs(node: Node) -> list[tuple[Node, Node]]:
+    pairs = []
+    for item in node.items():
+        both = list(item.items())
+        if len(both) != 2:  # noqa: PLR2004
+            raise item.error("a pair")
+        pairs.append((both[0], both[1]))
+    return pairs
+
+
+def _read_path(node: Node) -> Path:
+    path = tuple(index.integer(high=10_000) for index in node.items())
+    if not path:
+        raise node.error("a path of argument positions")
+    return path
+
+
+def options_to_key(options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The options of a key from a back end's options object's fields.
+
+    Raises:
+        DocumentError: an option is of a kind that a key cannot spell.
+    """
+    kept = {name: value for name, value in options.items() if name != "extern_libs"}
+    for name, value in kept.items():
+        _check_option(name, value)
+    return tuple(sorted(kept.items()))
+
+
+def _check_option(name: str, value: object) -> None:
+    match value:
+        case None | bool() | int() | float() | str():
+            return
+        case tuple():
+            for item in value:
+                _check_option(name, item)
+        case _:
+            raise DocumentError(f"option {name}: a key cannot spell {value!r}")

@@ -1,0 +1,342 @@
+"""The manifest: a bundle's index, and its identity.
+
+It lists every digest in the bundle, so its own digest names the bundle. Its first question is its format; a
+newer one is refused by number before anything else is read. What is read is checked to the last field, and an
+error names the place: ``entries[4].artifacts.cubin.digest: expected "sha256:<64 hex>", found ""``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from aotpack.digests import canonical_json, digest_bytes
+from aotpack.documents import Node, parse_document
+from aotpack.errors import DocumentError, UnsupportedFormatError
+from aotpack.keys import CompileKey, read_target
+from aotpack.targets import Target
+from aotpack.toolchain import Toolchain
+
+FORMAT = 1
+
+MAX_ARTIFACT = 256 << 20
+"""Bytes that one artifact may have; the largest cubins of attention kernels stay under 1 MiB."""
+
+ARTIFACT_KINDS = ("cubin", "json")
+"""What a compile leaves that launching needs: the machine code, and Triton's metadata for its launcher."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """One file that a compile left.
+
+    Attributes:
+        digest: of its content.
+        size: in bytes.
+    """
+
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One kernel of the engine, and the identity of its source.
+
+    Attributes:
+        name: ``module:qualname``.
+        family: the family that drives it.
+        cache_key: what Triton hashes of its source, its helpers, its constexpr globals, and its line number
+            (triton/runtime/jit.py, ``JITCallable.cache_key``).
+        source: digest of the same without any line number, so that a shifted kernel can be told from a
+            changed one.
+    """
+
+    name: str
+    family: str
+    cache_key: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """An input that reaches a key: the proof that the key is needed.
+
+    Attributes:
+        deployment: which of the manifest's deployments.
+        input: the run-time quantities that were tried, by name.
+    """
+
+    deployment: int
+    input: tuple[tuple[str, int | str | bool], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One compile key and what its compile left.
+
+    Attributes:
+        key: the compile key.
+        name: the stem of the files in Triton's cache: the kernel's name, cut to 150 characters.
+        reached: an input that reaches the key.
+        artifacts: by kind, see ``ARTIFACT_KINDS``.
+    """
+
+    key: CompileKey
+    name: str
+    reached: Reached
+    artifacts: tuple[tuple[str, Artifact], ...]
+
+    @property
+    def cubin(self) -> Artifact:
+        """The machine code."""
+        return dict(self.artifacts)["cubin"]
+
+    @property
+    def metadata(self) -> Artifact:
+        """Triton's metadata, without the cache key and without paths of the build machine."""
+        return dict(self.artifacts)["json"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """A key that the bundle should hold and does not.
+
+    Attributes:
+        key: the compile key.
+        reason: why it could not be compiled, in the compiler's own words.
+    """
+
+    key: CompileKey
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A bundle's index.
+
+    Attributes:
+        engine: the engine's name.
+        engine_version: its release.
+        toolchain: the Triton build that compiled.
+        targets: what was compiled for, ascending.
+        families: the families covered, by name.
+        deployments: the deployments covered, as JSON values; what they hold is the families' business.
+        kernels: the kernels covered, by name.
+        entries: what the bundle holds, by kernel and key.
+        missing: what it should hold and does not.
+        built_by: the aotpack release that built it.
+    """
+
+    engine: str
+    engine_version: str
+    toolchain: Toolchain
+    targets: tuple[Target, ...]
+    families: tuple[str, ...]
+    deployments: tuple[dict[str, Any], ...]
+    kernels: tuple[Kernel, ...]
+    entries: tuple[Entry, ...]
+    missing: tuple[Missing, ...]
+    built_by: str
+
+    def to_bytes(self) -> bytes:
+        """The manifest in its one canonical spelling; ``read_manifest`` undoes it."""
+        return (canonical_json(self.to_json()) + "\n").encode()
+
+    @property
+    def digest(self) -> str:
+        """The digest of the canonical spelling: the bundle's identity."""
+        return digest_bytes(self.to_bytes())
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel of that name."""
+        return next(kernel for kernel in self.kernels if kernel.name == name)
+
+    def blobs(self, target: Target) -> list[Artifact]:
+        """The artifacts of a target's frame in the bundle, in their order there.
+
+        Cubins first, then metadata, each by kernel and key: what is alike stands together. A blob that an
+        earlier target's frame has is not repeated.
+        """
+        seen: dict[str, Artifact] = {}
+        for earlier in self.targets:
+            mine: dict[str, Artifact] = {}
+            for kind in ARTIFACT_KINDS:
+                for entry in self.entries:
+                    artifact = dict(entry.artifacts)[kind]
+                    if entry.key.target == earlier and artifact.digest not in seen:
+                        mine[artifact.digest] = artifact
+            if earlier == target:
+                return list(mine.values())
+            seen |= mine
+        return []
+
+    def to_json(self) -> dict[str, Any]:
+        """The manifest as a JSON value."""
+        return {
+            "format": FORMAT,
+            "engine": {"name": self.engine, "version": self.engine_version},
+            "toolchain": self.toolchain.to_json(),
+            "targets": [str(target) for target in self.targets],
+            "families": list(self.families),
+            "deployments": list(self.deployments),
+            "kernels": {
+                kernel.name: {"family": kernel.family, "cache_key": kernel.cache_key, "source": kernel.source}
+                for kernel in self.kernels
+            },
+            "entries": [_spell_entry(entry) for entry in self.entries],
+            "missing": [{"key": item.key.to_json(), "reason": item.reason} for item in self.missing],
+            "provenance": {"aotpack": self.built_by},
+        }
+
+
+def _spell_entry(entry: Entry) -> dict[str, Any]:
+    return {
+        "key": entry.key.to_json(),
+        "name": entry.name,
+        "reached": {"deployment": entry.reached.deployment, "input": dict(entry.reached.input)},
+        "artifacts": {
+            kind: {"digest": artifact.digest, "size": artifact.size} for kind, artifact in entry.artifacts
+        },
+    }
+
+
+def read_manifest(data: bytes) -> Manifest:
+    """The manifest of a bundle's first member.
+
+    Raises:
+        UnsupportedFormatError: it is of another format.
+        DocumentError: it is no manifest; the message says where.
+    """
+    root = parse_document(data)
+    found = root.field("format")
+    if found.value != FORMAT or isinstance(found.value, bool):
+        number = found.integer(low=1)
+        age = "newer" if number > FORMAT else "older"
+        raise UnsupportedFormatError(
+            f"format {number} is {age} than this aotpack reads ({FORMAT}); "
+            + ("upgrade aotpack" if number > FORMAT else "build the bundle again")
+        )
+    manifest = _read(root)
+    if manifest.to_bytes() != data:
+        raise DocumentError("expected the canonical spelling of a manifest, found another spelling of it")
+    return manifest
+
+
+def _read(root: Node) -> Manifest:
+    root.only(
+        "format",
+        "engine",
+        "toolchain",
+        "targets",
+        "families",
+        "deployments",
+        "kernels",
+        "entries",
+        "missing",
+        "provenance",
+    )
+    engine = root.field("engine").only("name", "version")
+    deployments = list(root.field("deployments").items())
+    for deployment in deployments:
+        dict(deployment.fields())
+    manifest = Manifest(
+        engine=_file_safe(engine.field("name")),
+        engine_version=_file_safe(engine.field("version")),
+        toolchain=Toolchain.from_json(root.field("toolchain")),
+        targets=tuple(read_target(target) for target in root.field("targets").items()),
+        families=tuple(family.text() for family in root.field("families").items()),
+        deployments=tuple(deployment.value for deployment in deployments),
+        kernels=tuple(_read_kernel(name, node) for name, node in root.field("kernels").fields()),
+        entries=tuple(_read_entry(node) for node in root.field("entries").items()),
+        missing=tuple(_read_missing(node) for node in root.field("missing").items()),
+        built_by=root.field("provenance").only("aotpack").field("aotpack").text(),
+    )
+    _check(manifest)
+    return manifest
+
+
+def _file_safe(node: Node) -> str:
+    text = node.text()
+    if not all(character.isalnum() or character in "._+-" for character in text) or text.startswith("."):
+        raise node.error("a name or release of letters, digits, '.', '_', '+' and '-'")
+    return text
+
+
+def _read_kernel(name: str, node: Node) -> Kernel:
+    node.only("family", "cache_key", "source")
+    cache_key = node.field("cache_key")
+    if len(cache_key.text()) != 64 or not set(cache_key.text()) <= set("0123456789abcdef"):  # noqa: PLR2004
+        raise cache_key.error("64 hex digits")
+    return Kernel(
+        name=name, family=node.field("family").text(), cache_key=cache_key.text(), source=node.field("source").digest()
+    )
+
+
+def _read_entry(node: Node) -> Entry:
+    node.only("key", "name", "reached", "artifacts")
+    reached = node.field("reached").only("deployment", "input")
+    artifacts = node.field("artifacts").only(*ARTIFACT_KINDS)
+    return Entry(
+        key=CompileKey.from_json(node.field("key")),
+        name=_read_name(node.field("name")),
+        reached=Reached(
+            deployment=reached.field("deployment").integer(),
+            input=tuple(sorted((name, _read_quantity(value)) for name, value in reached.field("input").fields())),
+        ),
+        artifacts=tuple((kind, _read_artifact(artifacts.field(kind))) for kind in ARTIFACT_KINDS),
+    )
+
+
+def _read_name(node: Node) -> str:
+    # It becomes a file name in the cache, so it is a Python name and nothing else.
+    if not node.text().isidentifier() or len(node.text()) > 150:  # noqa: PLR2004
+        raise node.error("a Python name of at most 150 characters")
+    return node.text()
+
+
+def _read_quantity(node: Node) -> int | str | bool:
+    if isinstance(node.value, bool | int | str):
+        return node.value
+    raise node.error("a number, a string, or true or false")
+
+
+def _read_artifact(node: Node) -> Artifact:
+    node.only("digest", "size")
+    return Artifact(digest=node.field("digest").digest(), size=node.field("size").integer(low=1, high=MAX_ARTIFACT))
+
+
+def _read_missing(node: Node) -> Missing:
+    node.only("key", "reason")
+    return Missing(key=CompileKey.from_json(node.field("key")), reason=node.field("reason").text())
+
+
+def _check(manifest: Manifest) -> None:
+    """Hold the parts of a manifest against each other."""
+    for problem in _problems(manifest):
+        raise DocumentError(problem)
+
+
+def _problems(manifest: Manifest) -> Iterator[str]:
+    if list(manifest.targets) != sorted(set(manifest.targets)):
+        yield "targets: expected each once, ascending"
+    assembled = {target for target, _ in manifest.toolchain.assemblers}
+    kernels = {kernel.name for kernel in manifest.kernels}
+    for place, keys in (
+        ("entries", [entry.key for entry in manifest.entries]),
+        ("missing", [item.key for item in manifest.missing]),
+    ):
+        for index, key in enumerate(keys):
+            if key.target not in manifest.targets or str(key.target) not in assembled:
+                yield f"{place}[{index}].key.target: {key.target} is not among the bundle's targets"
+            if key.kernel not in kernels:
+                yield f"{place}[{index}].key.kernel: {key.kernel} is not among the bundle's kernels"
+    digests = [entry.key.digest for entry in manifest.entries]
+    if len(set(digests)) != len(digests):
+        yield "entries: expected each key once"
+    sizes: dict[str, int] = {}
+    for index, entry in enumerate(manifest.entries):
+        if entry.reached.deployment >= len(manifest.deployments):
+            yield f"entries[{index}].reached.deployment: there are {len(manifest.deployments)} deployments"
+        for kind, artifact in entry.artifacts:
+            if sizes.setdefault(artifact.digest, artifact.size) != artifact.size:
+                yield f"entries[{index}].artifacts.{kind}.size: another entry gives this digest another size"

@@ -1,0 +1,189 @@
+"""Reports: what the command line shows. The only module that prints.
+
+Data goes to stdout, as text or as JSON with ``"version": 1``; words go to stderr. Progress is shown on a terminal
+alone.
+"""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+import click
+
+from aotpack.build import Built, Enumeration
+from aotpack.bundle import Bundle
+from aotpack.digests import hex_of
+from aotpack.findings import Finding
+from aotpack.install import Installed, Removed
+from aotpack.manifest import Manifest, Reached
+
+VERSION = 1
+
+
+class Words:
+    """What is said while a command works: lines and a progress bar, on stderr.
+
+    Use as a context manager, so that a bar that was begun is ended.
+    """
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._bar: Any = None
+        self._what = ""
+
+    def __enter__(self) -> "Words":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end_bar()
+
+    def say(self, line: str) -> None:
+        """One line, unless quiet."""
+        if not self._quiet:
+            self._end_bar()
+            click.echo(line, err=True)
+
+    def tick(self, what: str, done: int, total: int) -> None:
+        """Progress of one kind of work: a bar with counts and time left, on a terminal."""
+        if self._quiet or not sys.stderr.isatty():
+            return
+        if what != self._what:
+            self._end_bar()
+            self._bar = click.progressbar(
+                length=total, label=what, show_pos=True, show_eta=True, file=sys.stderr, item_show_func=None
+            )
+            self._bar.__enter__()
+            self._what = what
+        self._bar.update(done - self._bar.pos)
+
+    def _end_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
+            self._bar = None
+            self._what = ""
+
+
+def show_error(message: str) -> None:
+    """What went wrong, on stderr."""
+    click.echo(f"Error: {message}", err=True)
+
+
+def show_findings(findings: Iterable[Finding]) -> None:
+    """What a check saw, a line each, on stderr."""
+    for finding in findings:
+        click.echo(f"Warning: {finding}", err=True)
+
+
+def _show_json(document: dict[str, Any]) -> None:
+    click.echo(json.dumps({"version": VERSION, **document}, indent=2))
+
+
+def show_built(built: Built) -> None:
+    """A build's result: the bundle's path as data, the rest as words."""
+    show_findings(built.findings)
+    for failure in built.failures:
+        finding = Finding(code="K101", subject=failure.key.describe(), detail=failure.reason)
+        click.echo(f"Failed: {finding}", err=True)
+    held, lacking = len(built.bundle.manifest.entries), len(built.failures)
+    missing = f", {lacking} missing" if lacking else ""
+    click.echo(
+        f"{_count(held, 'key')}{missing}, {built.bundle.size:,} bytes, {built.bundle.digest}", err=True
+    )
+    click.echo(str(built.bundle.path))
+
+
+def show_keys(enumeration: Enumeration, *, as_json: bool) -> None:
+    """The keys of an enumeration, each with an input that reaches it."""
+    show_findings(enumeration.findings())
+    if as_json:
+        _show_json(
+            {
+                "engine": {"name": enumeration.engine.name, "version": enumeration.engine.version},
+                "triton": enumeration.toolchain.triton,
+                "deployments": [deployment.to_json() for deployment in enumeration.deployments],
+                "keys": [
+                    {
+                        "digest": key.digest,
+                        "reached": {"deployment": reached.deployment, "input": dict(reached.input)},
+                        "key": key.to_json(),
+                    }
+                    for key, reached in enumeration.keys
+                ],
+            }
+        )
+        return
+    for key, reached in enumeration.keys:
+        click.echo(key.describe())
+        click.echo(f"  {key.digest}  reached by {_reached(reached, enumeration)}")
+    click.echo(f"{_count(len(enumeration.keys), 'key')} for Triton {enumeration.toolchain.triton}", err=True)
+
+
+def _reached(reached: Reached, enumeration: Enumeration) -> str:
+    quantities = ", ".join(f"{name}={value}" for name, value in reached.input)
+    return f"{enumeration.deployments[reached.deployment]}: {quantities}"
+
+
+def show_bundle(bundle: Bundle, *, as_json: bool) -> None:
+    """A bundle's manifest."""
+    manifest = bundle.manifest
+    if as_json:
+        _show_json({"digest": bundle.digest, "size": bundle.size, "manifest": manifest.to_json()})
+        return
+    cubins = {entry.cubin.digest: entry.cubin.size for entry in manifest.entries}
+    per_key = bundle.size // max(1, len(manifest.entries))
+    rows = [
+        ("digest", bundle.digest),
+        ("engine", f"{manifest.engine} {manifest.engine_version}"),
+        ("triton", manifest.toolchain.triton),
+        ("targets", ", ".join(target.short for target in manifest.targets)),
+        ("keys", f"{len(manifest.entries)}, in {_count(len(cubins), 'distinct cubin')} of {sum(cubins.values()):,} bytes"),
+        ("size", f"{bundle.size:,} bytes, {per_key:,} a key"),
+        ("families", ", ".join(f"{name} {count}" for name, count in _per_family(manifest).items())),
+        ("deployments", str(len(manifest.deployments))),
+        *(("", _deployment(deployment)) for deployment in manifest.deployments),
+        ("missing", str(len(manifest.missing)) if manifest.missing else "none"),
+        *(("", f"{missing.key.describe()}: {missing.reason}") for missing in manifest.missing),
+        ("built by", f"aotpack {manifest.built_by}"),
+    ]
+    for title, text in rows:
+        click.echo(f"{title:<12}{text}")
+
+
+def _per_family(manifest: Manifest) -> dict[str, int]:
+    owners = {kernel.name: kernel.family for kernel in manifest.kernels}
+    counts = Counter(owners[entry.key.kernel] for entry in manifest.entries)
+    return {family: counts[family] for family in manifest.families}
+
+
+def _deployment(deployment: dict[str, Any]) -> str:
+    model = deployment.get("model")
+    name = model.get("name", "?") if isinstance(model, dict) else "?"
+    return f"{name} tp{deployment.get('tp', '?')} {deployment.get('dtype', '?')}"
+
+
+def show_installed(installed: Installed) -> None:
+    """What an install did, in one line."""
+    receipt = installed.receipt
+    there = f", {installed.present} were there" if installed.present else ""
+    click.echo(
+        f"installed {_count(installed.written, 'kernel')} into {receipt.cache}{there}; "
+        f"to take them out: aotpack uninstall {hex_of(receipt.bundle)[:12]}",
+        err=True,
+    )
+
+
+def show_removed(removed: Removed) -> None:
+    """What an uninstall did."""
+    show_findings(removed.findings)
+    shared = f", {_count(removed.shared, 'file')} stay for another bundle" if removed.shared else ""
+    click.echo(f"removed {_count(removed.removed, 'file')} from {removed.receipt.cache}{shared}", err=True)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+

@@ -1,0 +1,208 @@
+"""Tracing: compile keys by calling an engine's real wrappers in a process that pretends to be one target.
+
+A ``Tracer`` turns the process it is made in into that target, for good: fake driver, stubbed imports, recorded
+launches. It belongs in a worker process (see ``aotpack.pool``). The wrapper stays the only source of truth for
+grids, strides, constexprs and options; no rule of it is written down again here.
+"""
+
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from aotpack.engines import Engine
+from aotpack.errors import EngineError, TracingError
+from aotpack.families import ExpectedKernel, Family
+from aotpack.manifest import Kernel
+from aotpack.models import Deployment
+from aotpack.targets import DEVICES, Device, Target
+from aotpack.tracing import vllm
+from aotpack.tracing.device import pretend
+from aotpack.tracing.recorder import Quantities, Recorder
+from aotpack.tracing.sources import source_of
+from aotpack.tracing.stubs import Stubs
+from aotpack.keys import CompileKey
+
+LINE_INFO = "TRITON_DISABLE_LINE_INFO"
+
+_KEPT = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_LIBDEVICE_PATH")
+_DROPPED_PREFIXES = ("TRITON_", "MLIR_", "LLVM_", "FLA_", "GDN_", "VLLM_", "AMDGCN_", "PTXAS_", "NVPTX_")
+
+
+def clean_environment(cache: str) -> None:
+    """Make this process's environment one in which every machine gives the same keys and the same code.
+
+    Variables that engines and Triton read are dropped, but for those that choose the assembler and libdevice;
+    what still enters a cache key is recorded in the manifest. Line info is off, so that cubins hold no path.
+
+    Args:
+        cache: a private directory for what Triton writes.
+    """
+    for name in list(os.environ):
+        if name.startswith(_DROPPED_PREFIXES) and name not in _KEPT:
+            del os.environ[name]
+    os.environ |= {LINE_INFO: "1", "TRITON_CACHE_DIR": cache, "TRITON_HOME": cache}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """What one family's driving of one deployment reached.
+
+    Attributes:
+        family: the family's name.
+        keys: each key with the first input that reached it.
+    """
+
+    family: str
+    keys: tuple[tuple[CompileKey, Quantities], ...]
+
+
+class Tracer:
+    """An engine's modules, loaded for one target in this process."""
+
+    def __init__(
+        self, engine: Engine, target: Target, families: tuple[Family, ...], device: Device | None = None
+    ) -> None:
+        """Turn this process into the target and load what the families need.
+
+        Args:
+            engine: the engine.
+            target: what to pretend to be.
+            families: what will be driven.
+            device: the product to pretend to be; None takes the target's common one.
+
+        Raises:
+            EngineError: a kernel is not there, or has other parameters than its family expects.
+            TracingError: a module cannot be imported.
+            ToolchainError: Triton cannot be imported.
+        """
+        device = device or DEVICES[target.arch]
+        pretend(target, device)
+        self.target = target
+        self._engine = engine
+        self._families = {family.name: family for family in families}
+        self._recorder = Recorder(target)
+        self._recorder.install()
+        modules = {name for family in families for name in family.modules}
+        self._stubs = Stubs(
+            engine.root,
+            vllm.PACKAGE,
+            {*vllm.REAL, *modules},
+            vllm.substitutes(engine.version, target, device),
+        )
+        import sys
+
+        sys.meta_path.insert(0, self._stubs)
+        self._kernels: dict[str, Any] = {}
+        for family in families:
+            for name in family.modules:
+                self._import(name, family)
+            for kernel in family.kernels:
+                self._kernels[kernel.name] = self._find(kernel, family)
+        self._stubs.frozen = True
+
+    def _import(self, name: str, family: Family) -> ModuleType:
+        try:
+            return importlib.import_module(name)
+        except TracingError as error:
+            raise TracingError(f"family {family.name}: importing {name} of {self._engine}: {error}") from None
+        except ModuleNotFoundError as error:
+            raise TracingError(
+                f"family {family.name}: {name} of {self._engine} needs the package {error.name!r}, which is not "
+                "installed; install aotpack[build], or that package"
+            ) from None
+        except Exception as error:
+            raise TracingError(
+                f"family {family.name}: {name} of {self._engine} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
+
+    def _find(self, kernel: ExpectedKernel, family: Family) -> Any:
+        module, _, qualname = kernel.name.partition(":")
+        found: Any = self._import(module, family)
+        for part in qualname.split("."):
+            found = getattr(found, part, None)
+        function = jit_function(found)
+        if function is None:
+            raise EngineError(
+                f"{self._engine} has no kernel {kernel.name}, which family {family.name} packs; "
+                "build with an engine release that has it, or without the family"
+            )
+        parameters = tuple(function.arg_names)
+        if parameters != kernel.parameters:
+            raise EngineError(
+                f"{self._engine}: {kernel.name} takes ({', '.join(parameters)}); family {family.name} expects "
+                f"({', '.join(kernel.parameters)}); this release needs a newer aotpack"
+            )
+        return function
+
+    def module(self, name: str) -> ModuleType:
+        """One of the engine's modules, loaded for real.
+
+        Raises:
+            TracingError: no family declared it.
+        """
+        import sys
+
+        if name not in sys.modules or name not in {m for f in self._families.values() for m in f.modules}:
+            raise TracingError(f"{name} is not among the modules that the family declares")
+        return sys.modules[name]
+
+    @contextmanager
+    def input(self, **quantities: int | str | bool) -> Iterator[None]:
+        """Name the input that is tried in the block; keys recorded in it are reached by it."""
+        with self._recorder.input(**quantities):
+            yield
+
+    def trace(self, deployment: Deployment) -> tuple[Traced, ...]:
+        """Drive every family that serves a deployment.
+
+        Raises:
+            TracingError: a wrapper could not be driven, or launched a kernel that its family does not name.
+        """
+        return tuple(
+            Traced(family=family.name, keys=self._drive(family, deployment))
+            for family in self._families.values()
+            if family.serves(deployment)
+        )
+
+    def _drive(self, family: Family, deployment: Deployment) -> tuple[tuple[CompileKey, Quantities], ...]:
+        where = f"family {family.name}, {deployment}, {self._engine}"
+        try:
+            family.drive(self, deployment)
+        except TracingError as error:
+            raise TracingError(f"{where}: {error}; the family must declare that module, or the stubs answer") from None
+        except Exception as error:
+            raise TracingError(
+                f"{where}: the wrappers could not be driven: {type(error).__name__}: {error}"
+            ) from error
+        recorded = self._recorder.take()
+        named = {kernel.name for kernel in family.kernels}
+        for item in recorded:
+            if item.key.kernel not in named:
+                raise TracingError(f"{where}: the wrappers launch {item.key.kernel}, which the family does not name")
+        return tuple((item.key, item.reached) for item in recorded)
+
+    def function(self, kernel: str) -> Any:
+        """The ``JITFunction`` of one of the families' kernels."""
+        return self._kernels[kernel]
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The families' kernels and the identity of their sources, by name."""
+        owners = {kernel.name: family.name for family in self._families.values() for kernel in family.kernels}
+        return tuple(
+            Kernel(name=name, family=owners[name], cache_key=cache_key, source=source)
+            for name in sorted(self._kernels)
+            for cache_key, source in [source_of(self._kernels[name])]
+        )
+
+
+def jit_function(value: Any) -> Any:
+    """The ``JITFunction`` under heuristics and autotuners, or None where there is none."""
+    from triton.runtime.jit import JITFunction
+
+    while value is not None and not isinstance(value, JITFunction):
+        value = getattr(value, "fn", None)
+    return value

@@ -1,0 +1,157 @@
+"""Import stubs: an engine's kernel modules load for real, everything else of the engine is a stand-in.
+
+A finder in front of the import system decides by name: a module that a family declared is loaded from its file;
+a substitute is handed out as given; any other module of the engine is a stand-in whose every name is inert.
+
+Inert objects have two lives. While modules are being imported they take part in whatever an import does with a
+name that it only passes on: base classes, decorators, annotations. Once driving begins, or as soon as a decision
+would hang on one (a truth value, a comparison, arithmetic), using one raises: a key must never depend on a
+stand-in. The error names who used what.
+"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from aotpack.errors import TracingError
+
+
+class Inert:
+    """A stand-in for a name of a module that is not loaded."""
+
+    def __init__(self, name: str, stubs: "Stubs") -> None:
+        self._aotpack_name = name
+        self._aotpack_stubs = stubs
+
+    def _refuse(self) -> NoReturn:
+        raise TracingError(f"{_user()} uses {self._aotpack_name}, of a module that is stubbed")
+
+    def __repr__(self) -> str:
+        return f"<stand-in for {self._aotpack_name}>"
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return (InertBase,)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._aotpack_stubs.frozen:
+            self._refuse()
+        if len(args) == 1 and not kwargs and callable(args[0]) and not isinstance(args[0], Inert):
+            return args[0]  # a decorator
+        return Inert(f"{self._aotpack_name}(...)", self._aotpack_stubs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if self._aotpack_stubs.frozen:
+            self._refuse()
+        return Inert(f"{self._aotpack_name}.{name}", self._aotpack_stubs)
+
+    def __getitem__(self, item: object) -> Any:
+        if self._aotpack_stubs.frozen:
+            self._refuse()
+        return self
+
+    def __or__(self, other: object) -> Any:
+        return self
+
+    def __ror__(self, other: object) -> Any:
+        return self
+
+    def __bool__(self) -> bool:
+        self._refuse()
+
+    def _decide(self, *_: object) -> NoReturn:
+        self._refuse()
+
+    __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _decide
+    __truediv__ = __floordiv__ = __mod__ = __int__ = __float__ = __index__ = __iter__ = __len__ = __contains__ = _decide
+    __enter__ = __instancecheck__ = _decide
+
+
+class InertBase:
+    """What a class has for a base where its real base is not loaded."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        del kwargs
+        super().__init_subclass__()
+
+
+def _user() -> str:
+    depth = 1
+    while (name := sys._getframe(depth).f_globals.get("__name__", "?")) == __name__:  # noqa: SLF001
+        depth += 1
+    return str(name)
+
+
+class StandIn(ModuleType):
+    """A module that is not loaded: every name in it is inert."""
+
+    def __init__(self, name: str, path: Sequence[str], stubs: "Stubs") -> None:
+        super().__init__(name)
+        self.__path__ = list(path)
+        self._aotpack_stubs = stubs
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = Inert(f"{self.__name__}.{name}", self._aotpack_stubs)
+        setattr(self, name, value)
+        return value
+
+
+class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """The finder: answers for every module of one engine's package.
+
+    Attributes:
+        frozen: whether driving has begun; set it when the last import is done.
+    """
+
+    def __init__(self, root: Path, package: str, real: Iterable[str], substitutes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Prepare for one engine.
+
+        Args:
+            root: the directory that holds the package.
+            package: its name.
+            real: modules to load from their files; a package among them runs its ``__init__``.
+            substitutes: names that are given instead, by module: decisions made on purpose.
+        """
+        self.frozen = False
+        self._root = root
+        self._package = package
+        self._real = set(real)
+        self._substitutes = substitutes
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The spec of a module of the engine; None for every other module."""
+        del path, target
+        if fullname != self._package and not fullname.startswith(self._package + "."):
+            return None
+        place = self._root.joinpath(*fullname.split("."))
+        if fullname in self._real:
+            if place.is_dir():
+                return importlib.util.spec_from_file_location(
+                    fullname, place / "__init__.py", submodule_search_locations=[str(place)]
+                )
+            file = place.with_suffix(".py")
+            if not file.is_file():
+                raise TracingError(f"the engine has no module {fullname}")
+            return importlib.util.spec_from_file_location(fullname, file)
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        """A stand-in that has the substitutes of its name."""
+        place = self._root.joinpath(*spec.name.split("."))
+        module = StandIn(spec.name, [str(place)] if place.is_dir() else [], self)
+        for name, value in self._substitutes.get(spec.name, {}).items():
+            setattr(module, name, value)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing is run."""
