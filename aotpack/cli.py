@@ -233,7 +233,7 @@ def build(
             jobs=jobs or default_jobs(),
             tick=words.tick,
         )
-    show_built(built)
+    show_built(built, words)
     sys.exit(1 if built.failures else 0)
 
 
@@ -285,7 +285,7 @@ def keys(
             jobs=min(jobs or default_jobs(), len(deployments)),
             tick=words.tick,
         )
-    show_keys(enumeration, as_json=as_json)
+    show_keys(enumeration, words, as_json=as_json)
 
 
 @main.command()

@@ -1,7 +1,8 @@
 """Models and deployments: what decides the shapes in kernels.
 
 A model is a Hugging Face ``config.json``, or a preset (``presets/*.json``) made of the same fields; only the
-fields that families ask for are read. A deployment is a model as it is served: tensor parallel size and dtype.
+fields that families ask for are read. A deployment is a model as it is served: parallel sizes, dtypes, limits,
+back ends. What follows from the two, the page of the KV cache above all, is computed here.
 """
 
 import json
@@ -15,6 +16,10 @@ from aotpack.documents import Node, parse_document
 from aotpack.errors import DocumentError, ModelError, UsageError
 
 DTYPES = ("bfloat16", "float16", "float32")
+KV_CACHE_DTYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
+PREFILLS = ("triton", "flashinfer")
+
+_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
 _GDN_TYPES = ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text")
 _VL_TYPES = ("qwen3_vl", "qwen3_vl_text", "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen2_5_vl", "qwen2_5_vl_text")
@@ -47,15 +52,22 @@ class Gdn:
         v_heads: value heads.
         k_dim: elements of a key head.
         v_dim: elements of a value head; also the width of the gated norm.
+        conv_kernel: taps of the causal convolution.
         gate: the activation of the gated norm, "silu" or "sigmoid" (``output_gate_type``; vLLM takes
             "swish" for "silu", model_executor/layers/mamba/gdn/qwen_gdn_linear_attn.py).
+        interleaved: whether the input projection interleaves q, k, v and z by key head (Qwen3-Next), rather
+            than laying them end to end (Qwen3.5).
+        state_dtype: of the recurrent state where the configuration says so (``mamba_ssm_dtype``), else "".
     """
 
     k_heads: int
     v_heads: int
     k_dim: int
     v_dim: int
+    conv_kernel: int
     gate: str
+    interleaved: bool
+    state_dtype: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +77,27 @@ class MRope:
     Attributes:
         sections: pairs of elements rotated by the temporal, height and width position.
         interleaved: whether the sections are interleaved rather than laid end to end.
-        rotary_dim: leading elements of a head that are rotated.
     """
 
     sections: tuple[int, int, int]
     interleaved: bool
-    rotary_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vision:
+    """The vision tower, before tensor parallel.
+
+    Attributes:
+        hidden: elements of a patch's embedding.
+        heads: attention heads.
+        merge: patches of one token along each side (``spatial_merge_size``).
+        positions: rows of the learned position table, or 0 where there is none (Qwen2.5-VL).
+    """
+
+    hidden: int
+    heads: int
+    merge: int
+    positions: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +108,25 @@ class Model:
         name: the preset's name, or the name of the directory that held the ``config.json``.
         model_type: as the configuration has it.
         dtype: of weights and activations, one of ``DTYPES``.
+        hidden: elements of a token's hidden state.
+        max_positions: the longest sequence (``max_position_embeddings``).
+        rotary_dim: leading elements of a head that are rotated.
         attention: its full attention layers.
         gdn: its gated delta net layers, if it has any.
         mrope: its multimodal rotary embedding, if it has one.
+        vision: its vision tower, if it has one.
     """
 
     name: str
     model_type: str
     dtype: str
+    hidden: int
+    max_positions: int
+    rotary_dim: int
     attention: Attention
     gdn: Gdn | None
     mrope: MRope | None
+    vision: Vision | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +137,32 @@ class Deployment:
         model: the model.
         tp: tensor parallel size.
         dtype: of activations, one of ``DTYPES``.
-        max_num_batched_tokens: the largest number of tokens in one step.
+        kv_cache_dtype: of the KV cache, one of ``KV_CACHE_DTYPES``; "auto" is ``dtype``.
+        ssm_dtype: of the recurrent state, one of ``DTYPES``, or "auto": the model's own, else ``dtype``.
+        speculative_tokens: draft tokens of a step, 0 without speculation.
+        max_num_seqs: the most requests of one step.
+        max_num_batched_tokens: the most tokens of one step.
+        max_model_len: the longest sequence; 0 is the model's own limit.
+        prefix_caching: whether prefix caching is on, as it is by default; linear-attention models then keep
+            their state aligned to blocks (vLLM, ``mamba_cache_mode`` "align").
+        gdn_prefill: the back end of gated delta net prefill, one of ``PREFILLS``.
+        pooling: whether the model only embeds or scores, and never decodes.
+        vision_data_parallel: whether the vision tower runs whole on each rank (``mm_encoder_tp_mode`` "data").
     """
 
     model: Model
     tp: int = 1
     dtype: str = "bfloat16"
-    max_num_batched_tokens: int = 8192
+    kv_cache_dtype: str = "auto"
+    ssm_dtype: str = "auto"
+    speculative_tokens: int = 0
+    max_num_seqs: int = 1024
+    max_num_batched_tokens: int = 16384
+    max_model_len: int = 0
+    prefix_caching: bool = True
+    gdn_prefill: str = "triton"
+    pooling: bool = False
+    vision_data_parallel: bool = False
 
     def __str__(self) -> str:
         """``qwen3.5-27b tp4 bfloat16``."""
@@ -124,9 +178,98 @@ class Deployment:
         """Key and value heads of one rank; a rank has at least one, then shared with others."""
         return max(1, self.model.attention.kv_heads // self.tp)
 
+    @property
+    def model_len(self) -> int:
+        """The longest sequence served."""
+        return self.max_model_len or self.model.max_positions
+
+    @property
+    def state_dtype(self) -> str:
+        """The dtype of the recurrent state (vLLM, model_executor/models/config.py and layers/mamba/mamba_utils.py)."""
+        own = self.model.gdn.state_dtype if self.model.gdn else ""
+        return self.ssm_dtype if self.ssm_dtype != "auto" else own or self.dtype
+
+    @property
+    def kv_token_bytes(self) -> int:
+        """Bytes that one token takes in one layer's KV cache on one rank."""
+        element = _SIZES[self.dtype if self.kv_cache_dtype == "auto" else self.kv_cache_dtype]
+        return 2 * self.kv_heads * self.model.attention.head_dim * element
+
+    @property
+    def conv_dim(self) -> int:
+        """Channels of the causal convolution on one rank."""
+        gdn = self.gdn
+        return (2 * gdn.k_heads * gdn.k_dim + gdn.v_heads * gdn.v_dim) // self.tp
+
+    @property
+    def gdn(self) -> Gdn:
+        """The gated delta net layers of a model that has them."""
+        assert self.model.gdn is not None
+        return self.model.gdn
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of one request's convolution and recurrent state in one layer on one rank.
+
+        vLLM, model_executor/layers/mamba/mamba_utils.py, ``gated_delta_net_state_shape``: the convolution's
+        state is in the KV cache's model dtype, with a row more for each draft token.
+        """
+        gdn = self.gdn
+        conv = (gdn.conv_kernel - 1 + self.speculative_tokens) * self.conv_dim * _SIZES[self.dtype]
+        return conv + gdn.v_heads // self.tp * gdn.v_dim * gdn.k_dim * _SIZES[self.state_dtype]
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of one KV cache block: as many as make a block hold the state.
+
+        vLLM, platforms/interface.py, ``_align_hybrid_block_size``. Blocks are multiples of 16 tokens, and of 64
+        where FlashInfer's prefill exports checkpoints from inside a chunk.
+        """
+        align = 64 if self.gdn_prefill == "flashinfer" and self.prefix_caching else 16
+        return align * -(-self.state_bytes // (align * self.kv_token_bytes))
+
+    @property
+    def kv_page(self) -> int:
+        """Bytes of one KV cache page, to which the state is padded: a constexpr stride of several kernels."""
+        return self.block_tokens * self.kv_token_bytes
+
     def to_json(self) -> dict[str, Any]:
-        """The deployment and every field of its model, for manifests."""
-        return asdict(self)
+        """The deployment and every field of its model; ``from_json`` undoes it."""
+        document: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return document
+
+    @classmethod
+    def from_json(cls, node: Node) -> "Deployment":
+        """The deployment that ``to_json`` spelled.
+
+        Raises:
+            DocumentError: a field is missing, unknown, or of the wrong kind; the message says where.
+        """
+        model, fields = node.field("model"), dict(node.value)
+        del fields["model"]
+        nested: dict[str, Any] = {
+            name: kind(**_plain(model.field(name), kind)) if model.has(name) else None
+            for name, kind in (("attention", Attention), ("gdn", Gdn), ("mrope", MRope), ("vision", Vision))
+        }
+        if nested["attention"] is None:
+            raise model.field("attention").error("an object")
+        plain = {name: value for name, value in model.value.items() if name not in nested}
+        return cls(
+            model=Model(**_plain(Node(plain, model.place), Model, without=nested), **nested),
+            **_plain(Node(fields, node.place), cls, without=("model",)),
+        )
+
+
+def _plain(node: Node, kind: type, without: Iterable[str] = ()) -> dict[str, Any]:
+    """The fields of a dataclass of numbers, strings, flags and tuples of numbers, from an object that has just those."""
+    readers = {int: Node.integer, bool: Node.boolean, str: Node.string}
+    types = {name: field.type for name, field in kind.__dataclass_fields__.items() if name not in without}  # type: ignore[attr-defined]  # every kind is a dataclass
+    node.only(*types)
+    return {name: readers.get(type_, _numbers)(node.field(name)) for name, type_ in types.items()}
+
+
+def _numbers(node: Node) -> tuple[int, ...]:
+    return tuple(item.integer() for item in node.items())
 
 
 def presets() -> tuple[str, ...]:
@@ -179,24 +322,26 @@ def _parse_model(name: str, root: Node) -> Model:
         raise root.field("model_type").error("one of " + ", ".join(MODEL_TYPES))
     text = root.field("text_config") if root.has("text_config") else root
     heads = text.field("num_attention_heads").integer(low=1)
-    if text.has("head_dim"):
-        head_dim = text.field("head_dim").integer(low=1)
-    else:
-        head_dim = text.field("hidden_size").integer(low=1) // heads
-    attention = Attention(
-        heads=heads,
-        kv_heads=text.field("num_key_value_heads").integer(low=1),
-        head_dim=head_dim,
-        output_gate=model_type in _GDN_TYPES
-        and (text.field("attn_output_gate").boolean() if text.has("attn_output_gate") else True),
-    )
+    hidden = text.field("hidden_size").integer(low=1)
+    head_dim = text.field("head_dim").integer(low=1) if text.has("head_dim") else hidden // heads
+    gated = text.field("attn_output_gate").boolean() if text.has("attn_output_gate") else True
+    rope = next((text.field(field) for field in ("rope_parameters", "rope_scaling") if text.has(field)), None)
     return Model(
         name=name,
         model_type=model_type,
         dtype=_parse_dtype(text, root),
-        attention=attention,
-        gdn=_parse_gdn(text) if model_type in _GDN_TYPES else None,
-        mrope=_parse_mrope(text, head_dim),
+        hidden=hidden,
+        max_positions=text.field("max_position_embeddings").integer(low=1),
+        rotary_dim=int(head_dim * _rotary_factor(text, rope)),
+        attention=Attention(
+            heads=heads,
+            kv_heads=text.field("num_key_value_heads").integer(low=1),
+            head_dim=head_dim,
+            output_gate=gated and model_type in _GDN_TYPES,
+        ),
+        gdn=_parse_gdn(text, interleaved=model_type == "qwen3_next") if model_type in _GDN_TYPES else None,
+        mrope=_parse_mrope(rope) if rope is not None else None,
+        vision=_parse_vision(root.field("vision_config")) if root.has("vision_config") else None,
     )
 
 
@@ -209,37 +354,53 @@ def _parse_dtype(text: Node, root: Node) -> str:
     return text.field("dtype").one_of(*DTYPES)
 
 
-def _parse_gdn(text: Node) -> Gdn:
+def _parse_gdn(text: Node, *, interleaved: bool) -> Gdn:
     gate = text.field("output_gate_type").one_of("silu", "swish", "sigmoid") if text.has("output_gate_type") else "silu"
     return Gdn(
         k_heads=text.field("linear_num_key_heads").integer(low=1),
         v_heads=text.field("linear_num_value_heads").integer(low=1),
         k_dim=text.field("linear_key_head_dim").integer(low=1),
         v_dim=text.field("linear_value_head_dim").integer(low=1),
+        conv_kernel=text.field("linear_conv_kernel_dim").integer(low=2),
         gate="silu" if gate == "swish" else gate,
+        interleaved=interleaved,
+        state_dtype=text.field("mamba_ssm_dtype").one_of(*DTYPES) if text.has("mamba_ssm_dtype") else "",
     )
 
 
-def _parse_mrope(text: Node, head_dim: int) -> MRope | None:
+def _rotary_factor(text: Node, rope: Node | None) -> float:
+    for node in (rope, text):
+        if node is not None and node.has("partial_rotary_factor"):
+            return node.field("partial_rotary_factor").number()
+    return 1.0
+
+
+def _parse_mrope(rope: Node) -> MRope | None:
     # What makes a rotary embedding multimodal for vLLM is the presence of sections, whatever its type is called
     # (model_executor/layers/rotary_embedding/__init__.py, get_rope).
-    for field in ("rope_parameters", "rope_scaling"):
-        if text.has(field) and text.field(field).has("mrope_section"):
-            rope = text.field(field)
-            break
-    else:
+    if not rope.has("mrope_section"):
         return None
     sections = tuple(section.integer() for section in rope.field("mrope_section").items())
     if len(sections) != 3:  # noqa: PLR2004
         raise rope.field("mrope_section").error("three sections")
-    factor = 1.0
-    for node in (text, rope):
-        if node.has("partial_rotary_factor"):
-            factor = node.field("partial_rotary_factor").number()
     return MRope(
         sections=(sections[0], sections[1], sections[2]),
         interleaved=rope.field("mrope_interleaved").boolean() if rope.has("mrope_interleaved") else False,
-        rotary_dim=int(head_dim * factor),
+    )
+
+
+def _parse_vision(vision: Node) -> Vision:
+    # Qwen2.5-VL's published files leave out what equals the defaults of its configuration class in transformers.
+    defaults = {"num_heads": 16, "spatial_merge_size": 2}
+    counts = {
+        field: vision.field(field).integer(low=1) if vision.has(field) else default
+        for field, default in defaults.items()
+    }
+    return Vision(
+        hidden=vision.field("hidden_size").integer(low=1),
+        heads=counts["num_heads"],
+        merge=counts["spatial_merge_size"],
+        positions=vision.field("num_position_embeddings").integer() if vision.has("num_position_embeddings") else 0,
     )
 
 

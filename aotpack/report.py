@@ -83,7 +83,7 @@ def _show_json(document: dict[str, Any]) -> None:
     click.echo(json.dumps({"version": VERSION, **document}, indent=2))
 
 
-def show_built(built: Built) -> None:
+def show_built(built: Built, words: Words) -> None:
     """A build's result: the bundle's path as data, the rest as words."""
     show_findings(built.findings)
     for failure in built.failures:
@@ -91,13 +91,11 @@ def show_built(built: Built) -> None:
         click.echo(f"Failed: {finding}", err=True)
     held, lacking = len(built.bundle.manifest.entries), len(built.failures)
     missing = f", {lacking} missing" if lacking else ""
-    click.echo(
-        f"{_count(held, 'key')}{missing}, {built.bundle.size:,} bytes, {built.bundle.digest}", err=True
-    )
+    words.say(f"{_count(held, 'key')}{missing}, {built.bundle.size:,} bytes, {built.bundle.digest}")
     click.echo(str(built.bundle.path))
 
 
-def show_keys(enumeration: Enumeration, *, as_json: bool) -> None:
+def show_keys(enumeration: Enumeration, words: Words, *, as_json: bool) -> None:
     """The keys of an enumeration, each with an input that reaches it."""
     show_findings(enumeration.findings())
     if as_json:
@@ -120,7 +118,7 @@ def show_keys(enumeration: Enumeration, *, as_json: bool) -> None:
     for key, reached in enumeration.keys:
         click.echo(key.describe())
         click.echo(f"  {key.digest}  reached by {_reached(reached, enumeration)}")
-    click.echo(f"{_count(len(enumeration.keys), 'key')} for Triton {enumeration.toolchain.triton}", err=True)
+    words.say(f"{_count(len(enumeration.keys), 'key')} for Triton {enumeration.toolchain.triton}")
 
 
 def _reached(reached: Reached, enumeration: Enumeration) -> str:

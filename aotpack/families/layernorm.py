@@ -23,12 +23,11 @@ def _serves(deployment: Deployment) -> bool:
 def _drive(trace: Trace, deployment: Deployment) -> None:
     import torch
 
-    gdn = deployment.model.gdn
-    assert gdn is not None
+    gdn = deployment.gdn
     guard = trace.module(_GUARD)
     dtype = getattr(torch, deployment.dtype)
     heads, width = gdn.v_heads // deployment.tp, gdn.v_dim
-    projected = (2 * gdn.k_heads * gdn.k_dim + gdn.v_heads * gdn.v_dim) // deployment.tp
+    projected = deployment.conv_dim
     # RMSNormGated makes its weight in the default dtype, which is the model's while a model is built.
     weight = torch.empty(width, dtype=dtype)
     epsilon = 1e-6

@@ -30,7 +30,7 @@ def _serves(deployment: Deployment) -> bool:
         model.attention.output_gate
         and deployment.dtype in ("float16", "bfloat16")
         and model.mrope.interleaved
-        and sum(model.mrope.sections) == model.mrope.rotary_dim // 2
+        and sum(model.mrope.sections) == model.rotary_dim // 2
     )
     return not fused
 
@@ -44,12 +44,12 @@ def _drive(trace: Trace, deployment: Deployment) -> None:
     dtype = getattr(torch, deployment.dtype)
     head = deployment.model.attention.head_dim
     q_size, kv_size = deployment.q_heads * head, deployment.kv_heads * head
-    cache = torch.empty(_MAX_POSITIONS, mrope.rotary_dim, dtype=dtype)
+    cache = torch.empty(_MAX_POSITIONS, deployment.model.rotary_dim, dtype=dtype)
     layer = SimpleNamespace(
         _match_cos_sin_cache_dtype=lambda _query: cache,
         mrope_section=list(mrope.sections),
         head_size=head,
-        rotary_dim=mrope.rotary_dim,
+        rotary_dim=deployment.model.rotary_dim,
         mrope_interleaved=mrope.interleaved,
         is_neox_style=True,
     )

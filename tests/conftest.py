@@ -1,0 +1,83 @@
+"""Options and shared fixtures: one engine on disk, one built bundle of it, keys as golden text."""
+
+import os
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from aotpack.build import Built, build_bundle
+from aotpack.engines import Engine, find_engine
+from aotpack.models import load_model, make_deployments
+from aotpack.targets import Target
+
+ROOT = Path(__file__).parent.parent
+FAMILIES = ("layernorm", "memcpy", "mrope")
+SM90 = Target("cuda", 90)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+    parser.addoption("--gpu", action="store_true", help="also run the tests marked gpu")
+    parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker in ("slow", "gpu"):
+            if marker in item.keywords and not config.getoption(f"--{marker}"):
+                item.add_marker(pytest.mark.skip(reason=f"run with --{marker}"))
+    # The fast ones first: a slip shows before a sweep begins.
+    items.sort(key=lambda item: "slow" in item.keywords)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare text with a golden file, or write it with --update-golden."""
+
+    def check(name: str, text: str) -> None:
+        path = Path(__file__).parent / "golden" / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        assert path.read_text() == text, f"{name} differs; if that is meant, run pytest --update-golden"
+
+    return check
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("TRITON_", "AOTPACK_")) and name != "AOTPACK_CACHE_DIR":
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def engine() -> Engine:
+    """vLLM 0.33.0's Python files: downloaded once, then kept in the user's cache.
+
+    AOTPACK_TEST_ENGINE names another place that has them, for runs without a network.
+    """
+    return find_engine(os.environ.get("AOTPACK_TEST_ENGINE", "vllm==0.33.0"), print)
+
+
+def needs_compiler() -> None:
+    """Skip where there is nothing to build with: the core's own tests must run there too."""
+    if find_spec("triton") is None or find_spec("torch") is None:
+        pytest.skip("needs torch and triton")
+
+
+@pytest.fixture(scope="session")
+def built(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
+    """One real bundle: three families, two models, TP 1 and 4, for sm90."""
+    needs_compiler()
+    models = [load_model("qwen3.5-27b"), load_model("qwen3-vl-2b")]
+    yield build_bundle(
+        engine,
+        [SM90],
+        FAMILIES,
+        make_deployments(models, [1, 4]),
+        output=tmp_path_factory.mktemp("bundle"),
+        jobs=2,
+    )
