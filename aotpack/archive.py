@@ -99,7 +99,7 @@ class ArchiveReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stream.close()
+        self._stream.close()  # type: ignore[no-untyped-call]  # zstandard's stub leaves it out
         self._file.close()
 
     def _read(self, size: int, what: str) -> bytes:
@@ -108,7 +108,9 @@ class ArchiveReader:
             try:
                 piece = self._stream.read(min(left, 1 << 20))
             except (zstandard.ZstdError, OSError) as error:
-                raise BundleError(f"{self._path}: {what}: not readable as zstd: {error}; fetch the bundle again") from None
+                raise BundleError(
+                    f"{self._path}: {what}: not readable as zstd: {error}; fetch the bundle again"
+                ) from None
             if not piece:
                 raise BundleError(
                     f"{self._path}: truncated: {what} should have {size} bytes, {buffer.tell()} are there; "

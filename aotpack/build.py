@@ -150,7 +150,7 @@ def build_bundle(
         bundle = write_bundle(path, manifest, blobs)
     except OSError as error:
         raise OutputError(
-            f"{path}: cannot be written: {error.strerror}; nothing was left there: free space or choose another --output"
+            f"{path}: cannot be written: {error.strerror}; nothing is left there; free space or use another --output"
         ) from None
     return Built(bundle=bundle, failures=failures, findings=tuple(enumeration.findings()))
 

@@ -50,14 +50,12 @@ class _Commands(click.Group):
             ctx.exit(130)
 
 
-class _Archs(click.ParamType):
+class _Archs(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on
     """One architecture or a comma list of them, in any of their spellings."""
 
     name = "arch"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[Target, ...]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Target, ...]:
         if isinstance(value, tuple):
             return value
         try:
@@ -71,7 +69,7 @@ class _Archs(click.ParamType):
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-class _Sizes(click.ParamType):
+class _Sizes(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on
     """A comma list of tensor parallel sizes."""
 
     name = "sizes"
@@ -85,7 +83,7 @@ class _Sizes(click.ParamType):
         return tuple(int(part) for part in parts)
 
 
-class _Model(click.ParamType):
+class _Model(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on
     """A preset's name, a config.json, or a directory that holds one."""
 
     name = "model"
@@ -318,7 +316,12 @@ _cache_option = click.option(
 @click.argument("bundle", type=click.Path(path_type=Path))
 @_cache_option
 @click.option(
-    "--arch", "archs", type=_Archs(), multiple=True, metavar="ARCH", help="Only these architectures of the bundle."
+    "--arch",
+    "archs",
+    type=_Archs(),
+    multiple=True,
+    metavar="ARCH",
+    help="Only these architectures of the bundle.",
 )
 def install(bundle: Path, cache_dir: Path | None, archs: Sequence[tuple[Target, ...]]) -> None:
     """Lay the kernels of BUNDLE into the Triton cache.

@@ -73,7 +73,10 @@ def compile_key(tracer: Tracer, key: CompileKey) -> Outcome:
     name = str(source.name)[:150]
     metadata = json.loads(Path(compiled.metadata_group[f"{name}.json"]).read_bytes())
     return Compiled(
-        key=key, name=name, cubin=bytes(compiled.asm["cubin"]), metadata=canonical_json(_scrub(metadata)).encode()
+        key=key,
+        name=name,
+        cubin=bytes(compiled.asm["cubin"]),
+        metadata=canonical_json(_scrub(metadata)).encode(),
     )
 
 

@@ -115,7 +115,7 @@ def find_engine(spec: str | None, say: Say) -> Engine:
             newest = list(KNOWN[DEFAULT])[-1]
             return _released(DEFAULT, newest, say)
     path = Path(spec)
-    if path.is_dir():
+    if spec and path.is_dir():
         return _directory(path)
     if spec.endswith(".whl"):
         return _wheel(path, say)
@@ -164,7 +164,9 @@ def _version_in(root: Path, name: str) -> str:
         return info.name.removesuffix(".dist-info").partition("-")[2]
     version_file = root / name / "_version.py"
     if version_file.is_file():
-        match = re.search(r"^(?:__version__|version)\b[^'\"\n]*['\"]([^'\"]+)['\"]", version_file.read_text(), re.MULTILINE)
+        match = re.search(
+            r"^(?:__version__|version)\b[^'\"\n]*['\"]([^'\"]+)['\"]", version_file.read_text(), re.MULTILINE
+        )
         if match:
             return match[1]
     return _UNKNOWN_VERSION
@@ -207,7 +209,16 @@ def _released(name: str, version: str, say: Say) -> Engine:
 
 def _download(requirement: str, folder: Path) -> Path:
     # pip's own progress bar is the progress; its words go to stderr, where ours go too.
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--dest",
+        str(folder),
+    ]
     command += ["--disable-pip-version-check", requirement]
     if not sys.stderr.isatty():
         command.append("--quiet")

@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -172,9 +172,7 @@ def _reported(cache: Path) -> Iterator[None]:
         ) from None
 
 
-def _install(
-    bundle: Bundle, cache: Path, entries: Sequence[tuple[Entry, str]]
-) -> tuple[Receipt, int, int]:
+def _install(bundle: Bundle, cache: Path, entries: Sequence[tuple[Entry, str]]) -> tuple[Receipt, int, int]:
     with _staging(cache) as staging:
         earlier = {receipt.bundle: receipt for receipt in read_receipts(cache)}.get(bundle.digest)
         ours = set(earlier.files) if earlier else set()
@@ -197,7 +195,9 @@ def _install(
                 _stage(staging / entry.directory, contents)
                 staged.append(entry)
                 files += listed
-        receipt = Receipt(bundle=bundle.digest, name=bundle.path.name, cache=cache, files=tuple(sorted(files, key=_order)))
+        receipt = Receipt(
+            bundle=bundle.digest, name=bundle.path.name, cache=cache, files=tuple(sorted(files, key=_order))
+        )
         if earlier != receipt:
             receipt.path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(receipt.path, [receipt.to_bytes()])
@@ -316,7 +316,10 @@ def _read_receipt(path: Path, cache: Path) -> Receipt:
             name=root.field("name").text(),
             cache=cache,
             files=tuple(
-                InstalledFile(path=_inside(file.only("path", "digest").field("path")), digest=file.field("digest").digest())
+                InstalledFile(
+                    path=_inside(file.only("path", "digest").field("path")),
+                    digest=file.field("digest").digest(),
+                )
                 for file in root.field("files").items()
             ),
         )
@@ -344,7 +347,9 @@ def find_receipt(cache: Path, bundle: str) -> Receipt:
     matching = [r for r in receipts if r.name == Path(bundle).name or (wanted and hex_of(r.bundle).startswith(wanted))]
     if len(matching) != 1:
         listed = ", ".join(f"{hex_of(r.bundle)[:12]} ({r.name})" for r in receipts) or "none"
-        raise UsageError(f"{bundle!r} means {len(matching)} of the bundles installed in {cache}; installed are: {listed}")
+        raise UsageError(
+            f"{bundle!r} means {len(matching)} of the bundles installed in {cache}; installed are: {listed}"
+        )
     return matching[0]
 
 
@@ -383,7 +388,5 @@ def uninstall(receipt: Receipt) -> Removed:
 
 def _remove_empty(directories: Iterable[Path]) -> None:
     for directory in directories:
-        try:
+        with suppress(OSError):  # not empty, or gone
             directory.rmdir()
-        except OSError:
-            continue  # not empty, or gone

@@ -194,9 +194,7 @@ def _spell_entry(entry: Entry) -> dict[str, Any]:
         "key": entry.key.to_json(),
         "name": entry.name,
         "reached": {"deployment": entry.reached.deployment, "input": dict(entry.reached.input)},
-        "artifacts": {
-            kind: {"digest": artifact.digest, "size": artifact.size} for kind, artifact in entry.artifacts
-        },
+        "artifacts": {kind: {"digest": artifact.digest, "size": artifact.size} for kind, artifact in entry.artifacts},
     }
 
 
@@ -268,7 +266,10 @@ def _read_kernel(name: str, node: Node) -> Kernel:
     if len(cache_key.text()) != 64 or not set(cache_key.text()) <= set("0123456789abcdef"):  # noqa: PLR2004
         raise cache_key.error("64 hex digits")
     return Kernel(
-        name=name, family=node.field("family").text(), cache_key=cache_key.text(), source=node.field("source").digest()
+        name=name,
+        family=node.field("family").text(),
+        cache_key=cache_key.text(),
+        source=node.field("source").digest(),
     )
 
 
@@ -319,17 +320,8 @@ def _check(manifest: Manifest) -> None:
 def _problems(manifest: Manifest) -> Iterator[str]:
     if list(manifest.targets) != sorted(set(manifest.targets)):
         yield "targets: expected each once, ascending"
-    assembled = {target for target, _ in manifest.toolchain.assemblers}
-    kernels = {kernel.name for kernel in manifest.kernels}
-    for place, keys in (
-        ("entries", [entry.key for entry in manifest.entries]),
-        ("missing", [item.key for item in manifest.missing]),
-    ):
-        for index, key in enumerate(keys):
-            if key.target not in manifest.targets or str(key.target) not in assembled:
-                yield f"{place}[{index}].key.target: {key.target} is not among the bundle's targets"
-            if key.kernel not in kernels:
-                yield f"{place}[{index}].key.kernel: {key.kernel} is not among the bundle's kernels"
+    yield from _stray_keys(manifest, "entries", [entry.key for entry in manifest.entries])
+    yield from _stray_keys(manifest, "missing", [item.key for item in manifest.missing])
     digests = [entry.key.digest for entry in manifest.entries]
     if len(set(digests)) != len(digests):
         yield "entries: expected each key once"
@@ -340,3 +332,13 @@ def _problems(manifest: Manifest) -> Iterator[str]:
         for kind, artifact in entry.artifacts:
             if sizes.setdefault(artifact.digest, artifact.size) != artifact.size:
                 yield f"entries[{index}].artifacts.{kind}.size: another entry gives this digest another size"
+
+
+def _stray_keys(manifest: Manifest, place: str, keys: list[CompileKey]) -> Iterator[str]:
+    assembled = {target for target, _ in manifest.toolchain.assemblers}
+    kernels = {kernel.name for kernel in manifest.kernels}
+    for index, key in enumerate(keys):
+        if key.target not in manifest.targets or str(key.target) not in assembled:
+            yield f"{place}[{index}].key.target: {key.target} is not among the bundle's targets"
+        if key.kernel not in kernels:
+            yield f"{place}[{index}].key.kernel: {key.kernel} is not among the bundle's kernels"

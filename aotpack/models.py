@@ -7,7 +7,7 @@ back ends. What follows from the two, the page of the KV cache above all, is com
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,14 @@ PREFILLS = ("triton", "flashinfer")
 _SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
 _GDN_TYPES = ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text")
-_VL_TYPES = ("qwen3_vl", "qwen3_vl_text", "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen2_5_vl", "qwen2_5_vl_text")
+_VL_TYPES = (
+    "qwen3_vl",
+    "qwen3_vl_text",
+    "qwen3_vl_moe",
+    "qwen3_vl_moe_text",
+    "qwen2_5_vl",
+    "qwen2_5_vl_text",
+)
 MODEL_TYPES = _GDN_TYPES + _VL_TYPES
 
 
@@ -245,8 +252,8 @@ class Deployment:
         Raises:
             DocumentError: a field is missing, unknown, or of the wrong kind; the message says where.
         """
-        model, fields = node.field("model"), dict(node.value)
-        del fields["model"]
+        model = node.field("model")
+        served = {name: value for name, value in node.value.items() if name != "model"}
         nested: dict[str, Any] = {
             name: kind(**_plain(model.field(name), kind)) if model.has(name) else None
             for name, kind in (("attention", Attention), ("gdn", Gdn), ("mrope", MRope), ("vision", Vision))
@@ -256,19 +263,24 @@ class Deployment:
         plain = {name: value for name, value in model.value.items() if name not in nested}
         return cls(
             model=Model(**_plain(Node(plain, model.place), Model, without=nested), **nested),
-            **_plain(Node(fields, node.place), cls, without=("model",)),
+            **_plain(Node(served, node.place), cls, without=("model",)),
         )
 
 
 def _plain(node: Node, kind: type, without: Iterable[str] = ()) -> dict[str, Any]:
-    """The fields of a dataclass of numbers, strings, flags and tuples of numbers, from an object that has just those."""
-    readers = {int: Node.integer, bool: Node.boolean, str: Node.string}
-    types = {name: field.type for name, field in kind.__dataclass_fields__.items() if name not in without}  # type: ignore[attr-defined]  # every kind is a dataclass
+    """The fields of a dataclass of numbers, strings, flags and tuples of numbers, from an object of just those."""
+    types = {field.name: field.type for field in fields(kind) if field.name not in without}
     node.only(*types)
-    return {name: readers.get(type_, _numbers)(node.field(name)) for name, type_ in types.items()}
+    return {name: _plain_value(node.field(name), type_) for name, type_ in types.items()}
 
 
-def _numbers(node: Node) -> tuple[int, ...]:
+def _plain_value(node: Node, type_: object) -> Any:
+    if type_ is int:
+        return node.integer()
+    if type_ is bool:
+        return node.boolean()
+    if type_ is str:
+        return node.string()
     return tuple(item.integer() for item in node.items())
 
 

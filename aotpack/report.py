@@ -139,7 +139,10 @@ def show_bundle(bundle: Bundle, *, as_json: bool) -> None:
         ("engine", f"{manifest.engine} {manifest.engine_version}"),
         ("triton", manifest.toolchain.triton),
         ("targets", ", ".join(target.short for target in manifest.targets)),
-        ("keys", f"{len(manifest.entries)}, in {_count(len(cubins), 'distinct cubin')} of {sum(cubins.values()):,} bytes"),
+        (
+            "keys",
+            f"{len(manifest.entries)}, in {_count(len(cubins), 'distinct cubin')} of {sum(cubins.values()):,} bytes",
+        ),
         ("size", f"{bundle.size:,} bytes, {per_key:,} a key"),
         ("families", ", ".join(f"{name} {count}" for name, count in _per_family(manifest).items())),
         ("deployments", str(len(manifest.deployments))),
@@ -184,4 +187,3 @@ def show_removed(removed: Removed) -> None:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-

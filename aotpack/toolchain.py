@@ -187,7 +187,7 @@ def local_toolchain(targets: Iterable[Target], *, ignored_environment: Iterable[
         triton=str(triton.__version__),
         sources=tuple(sorted((name, digest) for name, digest in _walk(triton) if name != LIBTRITON)),
         libdevice=_libdevice(triton),
-        assemblers=tuple(assemblers),
+        assemblers=tuple(sorted(assemblers)),
         environment=tuple(sorted(environment.items())),
     )
 

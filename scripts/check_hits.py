@@ -19,80 +19,78 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from aotpack.bundle import open_bundle
-from aotpack.engines import find_engine
+from triton import knobs
+from triton.runtime.jit import JITFunction
+
+from aotpack.bundle import Bundle, open_bundle
+from aotpack.documents import Node
+from aotpack.engines import Engine, find_engine
 from aotpack.families import load_families
 from aotpack.install import install_bundle
-from aotpack.documents import Node
 from aotpack.models import Deployment
+from aotpack.targets import Target
 from aotpack.tracing import Tracer
 
 
-def drive(bundle_path: Path, engine_spec: str | None) -> dict[str, Any]:
-    """Drive every wrapper in this process; TRITON_CACHE_DIR says where Triton looks."""
-    bundle = open_bundle(bundle_path)
+def drive(bundle: Bundle, engine: Engine, target: Target) -> dict[str, Any]:
+    """Drive every wrapper for one target in this process; TRITON_CACHE_DIR says where Triton looks."""
     families = load_families(bundle.manifest.families)
-    engine = find_engine(engine_spec, lambda line: print(line, file=sys.stderr))
+    launch = JITFunction.run
+    tracer = Tracer(engine, target, families)
+    # Triton's own launch path again, up to the launch itself.
+    JITFunction.run = lambda self, *args, **kwargs: launch(self, *args, **{**kwargs, "warmup": True})
     hits: set[str] = set()
     misses: list[dict[str, str]] = []
-    for target in bundle.manifest.targets[:1]:
-        from triton import knobs
-        from triton.runtime.autotuner import Autotuner
-        from triton.runtime.jit import JITFunction
 
-        launch, tune = JITFunction.run, Autotuner.run
-        tracer = Tracer(engine, target, families)
-        # Triton's own launch path again, up to the launch itself.
-        JITFunction.run = lambda self, *args, grid, warmup, **kwargs: launch(  # noqa: ARG005
-            self, *args, grid=grid, warmup=True, **kwargs
-        )
-        Autotuner.run = tune
+    def listen(*, src: Any, metadata: Any, cache_hit: bool, **_: Any) -> None:
+        if cache_hit:
+            hits.add(metadata["hash"])
+        else:
+            misses.append({"kernel": src.name, "hash": metadata["hash"]})
 
-        def listen(*, src: Any, metadata: Any, metadata_group: Any, times: Any, cache_hit: bool) -> None:
-            del metadata_group, times
-            if cache_hit:
-                hits.add(metadata["hash"])
-            else:
-                misses.append({"kernel": src.name, "hash": metadata["hash"]})
-
-        knobs.compilation.listener = listen
-        for document in bundle.manifest.deployments:
-            deployment = Deployment.from_json(Node(document))
-            for family in families:
-                if family.serves(deployment):
-                    family.drive(tracer, deployment)
-    expected = sum(entry.key.target == bundle.manifest.targets[0] for entry in bundle.manifest.entries)
+    knobs.compilation.listener = listen
+    for document in bundle.manifest.deployments:
+        deployment = Deployment.from_json(Node(document))
+        for family in families:
+            if family.serves(deployment):
+                family.drive(tracer, deployment)
     return {
         "triton": bundle.manifest.toolchain.triton,
         "python": sys.version.split()[0],
-        "keys": expected,
+        "target": str(target),
+        "keys": sum(entry.key.target == target for entry in bundle.manifest.entries),
         "hits": len(hits),
         "misses": misses,
     }
 
 
 def main() -> int:
-    """Install, drive in a fresh process, compare."""
+    """Install, drive in a fresh process for each target, compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
-    parser.add_argument("--engine")
-    parser.add_argument("--drive", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--engine", help="as for aotpack build; default: the bundle's own release")
+    parser.add_argument("--drive", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    bundle = open_bundle(options.bundle)
+    spec = options.engine or f"{bundle.manifest.engine}=={bundle.manifest.engine_version}"
     if options.drive:
-        print(json.dumps(drive(options.bundle, options.engine)))
+        engine = find_engine(spec, lambda line: print(line, file=sys.stderr))
+        print(json.dumps(drive(bundle, engine, Target.parse(options.drive))))
         return 0
+    failed = False
     with tempfile.TemporaryDirectory() as cache:
-        install_bundle(open_bundle(options.bundle), Path(cache))
-        command = [sys.executable, __file__, str(options.bundle), "--drive"]
-        command += ["--engine", options.engine] if options.engine else []
-        environment = {**os.environ, "TRITON_CACHE_DIR": cache}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(done.stderr, file=sys.stderr)
-        return done.returncode
-    report = json.loads(done.stdout.splitlines()[-1])
-    print(json.dumps(report, indent=2))
-    return 1 if report["misses"] or report["hits"] != report["keys"] else 0
+        install_bundle(bundle, Path(cache))
+        for target in bundle.manifest.targets:
+            command = [sys.executable, __file__, str(options.bundle), "--engine", spec, "--drive", str(target)]
+            environment = {**os.environ, "TRITON_CACHE_DIR": cache}
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            if done.returncode:
+                print(done.stderr, file=sys.stderr)
+                return done.returncode
+            report = json.loads(done.stdout.splitlines()[-1])
+            print(json.dumps(report))
+            failed |= bool(report["misses"]) or report["hits"] != report["keys"]
+    return int(failed)
 
 
 if __name__ == "__main__":

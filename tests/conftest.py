@@ -1,7 +1,7 @@
 """Options and shared fixtures: one engine on disk, one built bundle of it, keys as golden text."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -69,11 +69,11 @@ def needs_compiler() -> None:
 
 
 @pytest.fixture(scope="session")
-def built(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
+def built(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """One real bundle: three families, two models, TP 1 and 4, for sm90."""
     needs_compiler()
     models = [load_model("qwen3.5-27b"), load_model("qwen3-vl-2b")]
-    yield build_bundle(
+    return build_bundle(
         engine,
         [SM90],
         FAMILIES,

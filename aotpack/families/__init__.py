@@ -88,9 +88,13 @@ def _load(point: EntryPoint) -> Family:
     try:
         family = point.load()
     except Exception as error:
-        raise AotpackError(f"family {point.name} of {owner} cannot be loaded: {error!r}; update or remove it") from error
+        raise AotpackError(
+            f"family {point.name} of {owner} cannot be loaded: {error!r}; update or remove it"
+        ) from error
     if not isinstance(family, Family):
-        raise AotpackError(f"family {point.name} of {owner}: {point.value} is not an aotpack Family; update or remove it")
+        raise AotpackError(
+            f"family {point.name} of {owner}: {point.value} is not an aotpack Family; update or remove it"
+        )
     return family
 
 

@@ -14,6 +14,7 @@ from aotpack.models import Deployment
 
 _OPS = "vllm.third_party.flash_linear_attention.ops"
 _GUARD = f"{_OPS}.layernorm_guard"
+_SLICED = 64
 
 
 def _serves(deployment: Deployment) -> bool:
@@ -33,9 +34,10 @@ def _drive(trace: Trace, deployment: Deployment) -> None:
     epsilon = 1e-6
     for tokens in token_counts(deployment.max_num_batched_tokens):
         core = torch.empty(tokens, heads, width, dtype=dtype)
-        # The gate is a slice of the layer's one projection: a view with the row stride of the whole.
-        projection = torch.empty(tokens, projected + heads * width, dtype=dtype)
-        gate = projection[:, projected:].reshape(tokens, -1, width)
+        # The gate is a slice of the layer's one projection: a view with the row stride of the whole. The wrappers
+        # copy such a slice where it has several rows; large ones are made as the copy would be, to move no gigabytes.
+        aside = projected if tokens <= _SLICED else 0
+        gate = torch.empty(tokens, aside + heads * width, dtype=dtype)[:, aside:].reshape(tokens, -1, width)
         with trace.input(tokens=tokens, path="RMSNormGated"):
             guard.rmsnorm_fn(
                 core,

@@ -7,6 +7,7 @@ grids, strides, constexprs and options; no rule of it is written down again here
 
 import importlib
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 from aotpack.engines import Engine
 from aotpack.errors import EngineError, TracingError
 from aotpack.families import ExpectedKernel, Family
+from aotpack.keys import CompileKey
 from aotpack.manifest import Kernel
 from aotpack.models import Deployment
 from aotpack.targets import DEVICES, Device, Target
@@ -24,7 +26,6 @@ from aotpack.tracing.device import pretend
 from aotpack.tracing.recorder import Quantities, Recorder
 from aotpack.tracing.sources import source_of
 from aotpack.tracing.stubs import Stubs
-from aotpack.keys import CompileKey
 
 LINE_INFO = "TRITON_DISABLE_LINE_INFO"
 
@@ -86,57 +87,7 @@ class Tracer:
         self._families = {family.name: family for family in families}
         self._recorder = Recorder(target)
         self._recorder.install()
-        modules = {name for family in families for name in family.modules}
-        self._stubs = Stubs(
-            engine.root,
-            vllm.PACKAGE,
-            {*vllm.REAL, *modules},
-            vllm.substitutes(engine.version, target, device),
-        )
-        import sys
-
-        sys.meta_path.insert(0, self._stubs)
-        self._kernels: dict[str, Any] = {}
-        for family in families:
-            for name in family.modules:
-                self._import(name, family)
-            for kernel in family.kernels:
-                self._kernels[kernel.name] = self._find(kernel, family)
-        self._stubs.frozen = True
-
-    def _import(self, name: str, family: Family) -> ModuleType:
-        try:
-            return importlib.import_module(name)
-        except TracingError as error:
-            raise TracingError(f"family {family.name}: importing {name} of {self._engine}: {error}") from None
-        except ModuleNotFoundError as error:
-            raise TracingError(
-                f"family {family.name}: {name} of {self._engine} needs the package {error.name!r}, which is not "
-                "installed; install aotpack[build], or that package"
-            ) from None
-        except Exception as error:
-            raise TracingError(
-                f"family {family.name}: {name} of {self._engine} cannot be imported: {type(error).__name__}: {error}"
-            ) from error
-
-    def _find(self, kernel: ExpectedKernel, family: Family) -> Any:
-        module, _, qualname = kernel.name.partition(":")
-        found: Any = self._import(module, family)
-        for part in qualname.split("."):
-            found = getattr(found, part, None)
-        function = jit_function(found)
-        if function is None:
-            raise EngineError(
-                f"{self._engine} has no kernel {kernel.name}, which family {family.name} packs; "
-                "build with an engine release that has it, or without the family"
-            )
-        parameters = tuple(function.arg_names)
-        if parameters != kernel.parameters:
-            raise EngineError(
-                f"{self._engine}: {kernel.name} takes ({', '.join(parameters)}); family {family.name} expects "
-                f"({', '.join(kernel.parameters)}); this release needs a newer aotpack"
-            )
-        return function
+        self._kernels = import_kernels(engine, target, families, device)
 
     def module(self, name: str) -> ModuleType:
         """One of the engine's modules, loaded for real.
@@ -144,8 +95,6 @@ class Tracer:
         Raises:
             TracingError: no family declared it.
         """
-        import sys
-
         if name not in sys.modules or name not in {m for f in self._families.values() for m in f.modules}:
             raise TracingError(f"{name} is not among the modules that the family declares")
         return sys.modules[name]
@@ -175,9 +124,7 @@ class Tracer:
         except TracingError as error:
             raise TracingError(f"{where}: {error}; the family must declare that module, or the stubs answer") from None
         except Exception as error:
-            raise TracingError(
-                f"{where}: the wrappers could not be driven: {type(error).__name__}: {error}"
-            ) from error
+            raise TracingError(f"{where}: the wrappers could not be driven: {type(error).__name__}: {error}") from error
         recorded = self._recorder.take()
         named = {kernel.name for kernel in family.kernels}
         for item in recorded:
@@ -197,6 +144,71 @@ class Tracer:
             for name in sorted(self._kernels)
             for cache_key, source in [source_of(self._kernels[name])]
         )
+
+
+def import_kernels(engine: Engine, target: Target, families: tuple[Family, ...], device: Device) -> dict[str, Any]:
+    """Load the families' modules of an engine, everything else of it stubbed, and find their kernels.
+
+    Args:
+        engine: the engine.
+        target: what the engine is told to run on.
+        families: whose modules and kernels.
+        device: the product that the engine is told of.
+
+    Returns:
+        The ``JITFunction`` of each kernel, by name.
+
+    Raises:
+        EngineError: a kernel is not there, or has other parameters than its family expects.
+        TracingError: a module cannot be imported.
+    """
+    modules = {name for family in families for name in family.modules}
+    stubs = Stubs(engine.root, vllm.PACKAGE, {*vllm.REAL, *modules}, vllm.substitutes(engine.version, target, device))
+    sys.meta_path.insert(0, stubs)
+    kernels: dict[str, Any] = {}
+    for family in families:
+        for name in family.modules:
+            _import(engine, family, name)
+        for kernel in family.kernels:
+            kernels[kernel.name] = _find(engine, family, kernel)
+    stubs.frozen = True
+    return kernels
+
+
+def _import(engine: Engine, family: Family, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except TracingError as error:
+        raise TracingError(f"family {family.name}: importing {name} of {engine}: {error}") from None
+    except ModuleNotFoundError as error:
+        raise TracingError(
+            f"family {family.name}: {name} of {engine} needs the package {error.name!r}, which is not "
+            "installed; install aotpack[build], or that package"
+        ) from None
+    except Exception as error:
+        raise TracingError(
+            f"family {family.name}: {name} of {engine} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _find(engine: Engine, family: Family, kernel: ExpectedKernel) -> Any:
+    module, _, qualname = kernel.name.partition(":")
+    found: Any = _import(engine, family, module)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    function = jit_function(found)
+    if function is None:
+        raise EngineError(
+            f"{engine} has no kernel {kernel.name}, which family {family.name} packs; "
+            "build with an engine release that has it, or without the family"
+        )
+    parameters = tuple(function.arg_names)
+    if parameters != kernel.parameters:
+        raise EngineError(
+            f"{engine}: {kernel.name} takes ({', '.join(parameters)}); family {family.name} expects "
+            f"({', '.join(kernel.parameters)}); this release needs a newer aotpack"
+        )
+    return function
 
 
 def jit_function(value: Any) -> Any:

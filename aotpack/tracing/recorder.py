@@ -96,7 +96,8 @@ class Recorder:
             signature=tuple((name, _type(type_)) for name, type_ in signature.items()),
             constexprs=tuple((path, _constant(value, kernel)) for path, value in sorted(constexprs.items())),
             attrs=tuple(
-                (path, tuple((str(name), int(value)) for name, value in values)) for path, values in sorted(attrs.items())
+                (path, tuple((str(name), int(value)) for name, value in values))
+                for path, values in sorted(attrs.items())
             ),
             options=options_to_key(vars(options)),
         )

@@ -28,7 +28,9 @@ def _unplaced(function: Any) -> str:
     parts = []
     for callable_ in _reached(function):
         constants = sorted(
-            (name, repr(value)) for (name, _), (value, _) in callable_.used_global_vals.items() if isinstance(value, constexpr)
+            (name, repr(value))
+            for (name, _), (value, _) in callable_.used_global_vals.items()
+            if isinstance(value, constexpr)
         )
         parts.append([callable_.__name__, callable_.src, bool(getattr(callable_, "noinline", False)), constants])
     return digest_json(parts)
@@ -51,9 +53,9 @@ def _reached(function: Any) -> list[Any]:
             return
         found.append(callable_)
         nonlocals = inspect.getclosurevars(callable_.fn).nonlocals
-        Walk(
-            name=callable_.__name__, globals=callable_.__globals__, nonlocals=nonlocals, src=callable_.src
-        ).visit(callable_.parse())
+        Walk(name=callable_.__name__, globals=callable_.__globals__, nonlocals=nonlocals, src=callable_.src).visit(
+            callable_.parse()
+        )
 
     visit(function)
     return found

@@ -35,13 +35,15 @@ class Inert:
         return f"<stand-in for {self._aotpack_name}>"
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        """As a base class it gives an empty one."""
         return (InertBase,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """While importing, a decorator gives what it is given; anything else gives another stand-in."""
         if self._aotpack_stubs.frozen:
             self._refuse()
         if len(args) == 1 and not kwargs and callable(args[0]) and not isinstance(args[0], Inert):
-            return args[0]  # a decorator
+            return args[0]
         return Inert(f"{self._aotpack_name}(...)", self._aotpack_stubs)
 
     def __getattr__(self, name: str) -> Any:
@@ -62,15 +64,12 @@ class Inert:
     def __ror__(self, other: object) -> Any:
         return self
 
-    def __bool__(self) -> bool:
-        self._refuse()
-
     def _decide(self, *_: object) -> NoReturn:
         self._refuse()
 
     __lt__ = __le__ = __gt__ = __ge__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _decide
     __truediv__ = __floordiv__ = __mod__ = __int__ = __float__ = __index__ = __iter__ = __len__ = __contains__ = _decide
-    __enter__ = __instancecheck__ = _decide
+    __bool__ = __enter__ = __instancecheck__ = _decide
 
 
 class InertBase:
@@ -111,7 +110,9 @@ class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         frozen: whether driving has begun; set it when the last import is done.
     """
 
-    def __init__(self, root: Path, package: str, real: Iterable[str], substitutes: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self, root: Path, package: str, real: Iterable[str], substitutes: Mapping[str, Mapping[str, Any]]
+    ) -> None:
         """Prepare for one engine.
 
         Args:
