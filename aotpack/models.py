@@ -111,6 +111,7 @@ class Model:
         hidden: elements of a token's hidden state.
         max_positions: the longest sequence (``max_position_embeddings``).
         rotary_dim: leading elements of a head that are rotated.
+        norm_epsilon: of the layers' RMS norms (``rms_norm_eps``).
         attention: its full attention layers.
         gdn: its gated delta net layers, if it has any.
         mrope: its multimodal rotary embedding, if it has one.
@@ -123,6 +124,7 @@ class Model:
     hidden: int
     max_positions: int
     rotary_dim: int
+    norm_epsilon: float
     attention: Attention
     gdn: Gdn | None
     mrope: MRope | None
@@ -262,7 +264,7 @@ class Deployment:
 
 def _plain(node: Node, kind: type, without: Iterable[str] = ()) -> dict[str, Any]:
     """The fields of a dataclass of numbers, strings, flags and tuples of numbers, from an object that has just those."""
-    readers = {int: Node.integer, bool: Node.boolean, str: Node.string}
+    readers = {int: Node.integer, float: Node.number, bool: Node.boolean, str: Node.string}
     types = {name: field.type for name, field in kind.__dataclass_fields__.items() if name not in without}  # type: ignore[attr-defined]  # every kind is a dataclass
     node.only(*types)
     return {name: readers.get(type_, _numbers)(node.field(name)) for name, type_ in types.items()}
@@ -333,6 +335,7 @@ def _parse_model(name: str, root: Node) -> Model:
         hidden=hidden,
         max_positions=text.field("max_position_embeddings").integer(low=1),
         rotary_dim=int(head_dim * _rotary_factor(text, rope)),
+        norm_epsilon=text.field("rms_norm_eps").number() if text.has("rms_norm_eps") else 1e-6,
         attention=Attention(
             heads=heads,
             kv_heads=text.field("num_key_value_heads").integer(low=1),
