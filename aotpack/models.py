@@ -118,6 +118,7 @@ class Model:
         hidden: elements of a token's hidden state.
         max_positions: the longest sequence (``max_position_embeddings``).
         rotary_dim: leading elements of a head that are rotated.
+        norm_epsilon: of the layers' RMS norms (``rms_norm_eps``).
         attention: its full attention layers.
         gdn: its gated delta net layers, if it has any.
         mrope: its multimodal rotary embedding, if it has one.
@@ -130,6 +131,7 @@ class Model:
     hidden: int
     max_positions: int
     rotary_dim: int
+    norm_epsilon: float
     attention: Attention
     gdn: Gdn | None
     mrope: MRope | None
@@ -281,6 +283,8 @@ def _plain_value(node: Node, type_: object) -> Any:
         return node.boolean()
     if type_ is str:
         return node.string()
+    if type_ is float:
+        return node.number()
     return tuple(item.integer() for item in node.items())
 
 
@@ -345,6 +349,7 @@ def _parse_model(name: str, root: Node) -> Model:
         hidden=hidden,
         max_positions=text.field("max_position_embeddings").integer(low=1),
         rotary_dim=int(head_dim * _rotary_factor(text, rope)),
+        norm_epsilon=text.field("rms_norm_eps").number() if text.has("rms_norm_eps") else 1e-6,
         attention=Attention(
             heads=heads,
             kv_heads=text.field("num_key_value_heads").integer(low=1),

@@ -7,6 +7,11 @@ reached in two ways: ``rmsnorm_fn``, from ``RMSNormGated.forward_cuda`` (model_e
 
 What varies: the row count M, which is tokens times value heads of a rank (1, a multiple of 16, other), and the
 rows of a block, which the wrapper derives from M and the device's SM count (1, 2 or 4).
+
+The weight is in the dtype of the activations, whatever the checkpoint holds: the layer makes ``RMSNormGated``
+without a dtype, which leaves torch's default, and that is the model's dtype while vLLM builds a model
+(``set_default_torch_dtype``, model_executor/model_loader/base_loader.py); loading copies into it. A norm in
+float32 beside activations in half precision is a layer of OLMo's, whose configuration names the dtype.
 """
 
 from aotpack.families import ExpectedKernel, Family, Trace, token_counts
@@ -29,7 +34,6 @@ def _drive(trace: Trace, deployment: Deployment) -> None:
     dtype = getattr(torch, deployment.dtype)
     heads, width = gdn.v_heads // deployment.tp, gdn.v_dim
     projected = deployment.conv_dim
-    # RMSNormGated makes its weight in the default dtype, which is the model's while a model is built.
     weight = torch.empty(width, dtype=dtype)
     epsilon = 1e-6
     for tokens in token_counts(deployment.max_num_batched_tokens):

@@ -163,7 +163,13 @@ def import_kernels(engine: Engine, target: Target, families: tuple[Family, ...],
         TracingError: a module cannot be imported.
     """
     modules = {name for family in families for name in family.modules}
-    stubs = Stubs(engine.root, vllm.PACKAGE, {*vllm.REAL, *modules}, vllm.substitutes(engine.version, target, device))
+    stubs = Stubs(
+        engine.root,
+        vllm.PACKAGE,
+        {*vllm.REAL, *modules},
+        vllm.substitutes(engine.version, target, device),
+        vllm.SPARED,
+    )
     sys.meta_path.insert(0, stubs)
     kernels: dict[str, Any] = {}
     for family in families:

@@ -97,3 +97,5 @@ def pretend(target: Target, device: Device) -> None:
     for name, value in pretended.items():
         setattr(torch.cuda, name, value)
     torch.accelerator.device_index = lambda _index: contextlib.nullcontext()
+    # Wrappers that serve CPU tensors too choose their way by this.
+    torch.Tensor.is_cuda = property(lambda _tensor: True)

@@ -22,6 +22,9 @@ REAL = (
 )
 """What every kernel module imports and computes with."""
 
+SPARED = ("transformers",)
+"""What vLLM's modules import of other projects and no key depends on."""
+
 
 class DeviceCapability(NamedTuple):
     """Stands for vLLM's own (vllm/platforms/interface.py)."""
