@@ -109,6 +109,7 @@ class Model:
         model_type: as the configuration has it.
         dtype: of weights and activations, one of ``DTYPES``.
         hidden: elements of a token's hidden state.
+        vocab: tokens of the vocabulary (``vocab_size``).
         max_positions: the longest sequence (``max_position_embeddings``).
         rotary_dim: leading elements of a head that are rotated.
         attention: its full attention layers.
@@ -121,6 +122,7 @@ class Model:
     model_type: str
     dtype: str
     hidden: int
+    vocab: int
     max_positions: int
     rotary_dim: int
     attention: Attention
@@ -331,6 +333,7 @@ def _parse_model(name: str, root: Node) -> Model:
         model_type=model_type,
         dtype=_parse_dtype(text, root),
         hidden=hidden,
+        vocab=text.field("vocab_size").integer(low=1),
         max_positions=text.field("max_position_embeddings").integer(low=1),
         rotary_dim=int(head_dim * _rotary_factor(text, rope)),
         attention=Attention(
