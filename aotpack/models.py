@@ -116,6 +116,7 @@ class Model:
         model_type: as the configuration has it.
         dtype: of weights and activations, one of ``DTYPES``.
         hidden: elements of a token's hidden state.
+        vocab: tokens of the vocabulary (``vocab_size``).
         max_positions: the longest sequence (``max_position_embeddings``).
         rotary_dim: leading elements of a head that are rotated.
         norm_epsilon: of the layers' RMS norms (``rms_norm_eps``).
@@ -129,6 +130,7 @@ class Model:
     model_type: str
     dtype: str
     hidden: int
+    vocab: int
     max_positions: int
     rotary_dim: int
     norm_epsilon: float
@@ -347,6 +349,7 @@ def _parse_model(name: str, root: Node) -> Model:
         model_type=model_type,
         dtype=_parse_dtype(text, root),
         hidden=hidden,
+        vocab=text.field("vocab_size").integer(low=1),
         max_positions=text.field("max_position_embeddings").integer(low=1),
         rotary_dim=int(head_dim * _rotary_factor(text, rope)),
         norm_epsilon=text.field("rms_norm_eps").number() if text.has("rms_norm_eps") else 1e-6,

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,14 @@ def tracing(engine: Engine, family: str, target: Target = SM90) -> Iterator[Pool
         yield pool
 
 
+@cache
+def _traced(pool: Pool, deployment: Deployment) -> tuple[CompileKey, ...]:
+    return tuple(key for traced in next(pool.trace([deployment])) for key, _ in traced.keys)
+
+
 def keys_of(pool: Pool, deployment: Deployment, function: str = "") -> list[CompileKey]:
     """The keys that a deployment reaches, of one kernel where it is named."""
-    keys = [key for traced in next(pool.trace([deployment])) for key, _ in traced.keys]
-    return [key for key in keys if key.function == (function or key.function)]
+    return [key for key in _traced(pool, deployment) if key.function == (function or key.function)]
 
 
 def divisible(key: CompileKey, argument: str) -> bool:
@@ -49,7 +54,7 @@ def constant(key: CompileKey, argument: str) -> Any:
 def recorded_deployment(folder: Path) -> Deployment:
     """The deployment that the recorded run served, from the configuration that its first line holds."""
     meta: dict[str, Any] = json.loads(H200.read_text().splitlines()[0])["meta"]
-    text = {**meta["text_config"], "dtype": meta["dtype"], "max_position_embeddings": 32768}
+    text = {**meta["text_config"], "dtype": meta["dtype"], "max_position_embeddings": 32768, "vocab_size": 248320}
     text["rope_parameters"] = {
         name: text.pop(name) for name in ("mrope_section", "mrope_interleaved", "partial_rotary_factor")
     }

@@ -5,12 +5,15 @@ configurations by the device at import.
 """
 
 import contextlib
+import functools
 import os
 from types import SimpleNamespace
 from typing import Any
 
 from aotpack.targets import Device, Target
 from aotpack.toolchain import gpu_target
+
+_LARGE = 1 << 25
 
 
 class PretendDriver:
@@ -60,6 +63,46 @@ class PretendDriver:
         return torch.device("cpu")
 
 
+class PretendStream:
+    """A stream of a device that is not there: nothing runs on it, so there is nothing to wait for."""
+
+    def __init__(self, *_args: Any, **_options: Any) -> None:
+        """Streams differ in nothing."""
+
+    def wait_stream(self, stream: "PretendStream") -> None:
+        """Nothing runs on the other either."""
+
+
+def _without_pinning(make: Any) -> Any:
+    """A tensor factory that takes pageable memory where pinned is asked for: it is aligned just as well."""
+
+    @functools.wraps(make)
+    def made(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
+        del pin_memory
+        return make(*args, **kwargs)
+
+    return made
+
+
+def _untouched(zeros: Any) -> Any:
+    """``torch.zeros`` in memory that the system gives zeroed and counts only once it is written.
+
+    A deployment's buffers take gigabytes, of which tracing writes next to nothing.
+    """
+    import numpy as np
+    import torch
+
+    @functools.wraps(zeros)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        like = zeros(*args, **{**kwargs, "device": "meta"})
+        if like.nbytes < _LARGE:
+            return zeros(*args, **kwargs)
+        memory = torch.from_numpy(np.zeros(like.nbytes, dtype=np.uint8))
+        return memory.view(like.dtype).as_strided(like.shape, like.stride())
+
+    return made
+
+
 def pretend(target: Target, device: Device) -> None:
     """Make this process believe that it has one GPU.
 
@@ -93,9 +136,15 @@ def pretend(target: Target, device: Device) -> None:
         "get_device_name": lambda _device=None: device.name,
         "get_device_properties": lambda _device=None: properties,
         "device": lambda _device: contextlib.nullcontext(),
+        "Stream": PretendStream,
+        "stream": lambda _stream: contextlib.nullcontext(),
+        "current_stream": lambda _device=None: PretendStream(),
     }
     for name, value in pretended.items():
         setattr(torch.cuda, name, value)
+    torch.zeros = _untouched(torch.zeros)
+    for name in ("empty", "tensor", "zeros"):
+        setattr(torch, name, _without_pinning(getattr(torch, name)))
     torch.accelerator.device_index = lambda _index: contextlib.nullcontext()
     # Wrappers that serve CPU tensors too choose their way by this.
     torch.Tensor.is_cuda = property(lambda _tensor: True)

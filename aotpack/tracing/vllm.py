@@ -47,6 +47,7 @@ class CudaPlatform:
     device_name = "cuda"
     device_type = "cuda"
     dispatch_key = "CUDA"
+    simple_compile_backend = "inductor"
 
     def __init__(self, target: Target, device: Device) -> None:
         self._capability = DeviceCapability(*divmod(target.arch, 10))
@@ -92,6 +93,10 @@ class CudaPlatform:
         del device_id
         return self._capability.major == capability // 10
 
+    def is_pin_memory_available(self) -> bool:
+        """It is, everywhere but in WSL."""
+        return True
+
     def is_arch_support_pdl(self) -> bool:
         """Programmatic dependent launch came with 9.0."""
         return self._capability.major >= 9  # noqa: PLR2004
@@ -111,16 +116,68 @@ class CudaPlatform:
         return 0
 
 
+class OnceLogger(logging.Logger):
+    """Has the methods that vLLM gives its loggers (vllm/logger.py); what they log once is not logged."""
+
+    def debug_once(self, message: str, *args: object, **options: object) -> None:
+        """Say nothing."""
+
+    info_once = warning_once = debug_once
+
+
+class Lone:
+    """A group of one rank, in place of a ``GroupCoordinator`` (vllm/distributed/parallel_state.py)."""
+
+    world_size = 1
+    rank_in_group = 0
+
+
+def _copy_to_device(data: Any, device: Any = None, dtype: Any = None, out: Any = None) -> Any:
+    """Stands for ``async_tensor_h2d`` (vllm/utils/torch_utils.py): a tensor of its own, or ``out`` filled."""
+    import torch
+
+    del device
+    tensor = torch.as_tensor(data, dtype=dtype if out is None else out.dtype)
+    return tensor.clone() if out is None else out.copy_(tensor)
+
+
+class TwoTensors:
+    """Stands for ``CpuGpuBuffer`` (vllm/v1/utils.py): a tensor on the host and one on the device."""
+
+    def __init__(self, *size: int, dtype: Any, device: Any, pin_memory: bool = False) -> None:
+        """Make both."""
+        import torch
+
+        del device, pin_memory
+        self.cpu, self.gpu = torch.zeros(*size, dtype=dtype), torch.zeros(*size, dtype=dtype)
+        self.np = self.cpu.numpy()
+
+    def copy_to_gpu(self, count: int | None = None) -> Any:
+        """The device's first elements, after the host's were copied there."""
+        return self.gpu[:count].copy_(self.cpu[:count])
+
+
 def substitutes(version: str, target: Target, device: Device) -> dict[str, dict[str, Any]]:
     """What modules of vLLM give instead of what they would, by module and name."""
     return {
         "vllm": {"__version__": version},
-        "vllm.logger": {"init_logger": logging.getLogger},
+        # vllm/config/model.py; the modes of a server flag, and the default is none of them.
+        "vllm.config.model": {"PROCESSED_LOGPROBS_MODES": ("processed_logits", "processed_logprobs")},
+        "vllm.distributed": {"get_dcp_group": Lone, "get_pcp_group": Lone},
+        "vllm.logger": {"init_logger": OnceLogger},
         "vllm.platforms": {
             "current_platform": CudaPlatform(target, device),
             # Asked for "cpu": whether this is a build of vLLM for CPUs.
             "vllm_version_matches_substr": lambda _text: False,
         },
-        # Registering with torch.library changes nothing of what a wrapper launches.
-        "vllm.utils.torch_utils": {"direct_register_custom_op": lambda *_args, **_kwargs: None},
+        "vllm.sampling_params": {"MAX_LOGPROB_TOKEN_IDS": 128},  # vllm/sampling_params.py
+        "vllm.utils.torch_utils": {
+            # Registering with torch.library changes nothing of what a wrapper launches.
+            "direct_register_custom_op": lambda *_args, **_kwargs: None,
+            # A device's view of pinned memory has the address of that memory.
+            "get_accelerator_view_from_cpu_tensor": lambda tensor: tensor,
+            "async_tensor_h2d": _copy_to_device,
+            "PIN_MEMORY": False,
+        },
+        "vllm.v1.utils": {"CpuGpuBuffer": TwoTensors},
     }
