@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from aotpack.keys import CompileKey
+from aotpack.keys import CompileKey, spell_constant
 
 H200 = Path(__file__).parent / "data" / "recorded-vllm-0.33.0-h200-qwen3_5.jsonl"
 
@@ -21,7 +21,11 @@ def recorded_keys(path: Path = H200) -> list[dict[str, Any]]:
 def comparable(key: CompileKey) -> dict[str, Any]:
     """The same form of an enumerated key."""
     document = key.to_json()
-    return _comparable(key.kernel, {**document, "signature": dict(document["signature"])})
+    plain = {
+        "signature": dict(document["signature"]),
+        "constexprs": [[list(path), value] for path, value in key.constexprs],
+    }
+    return _comparable(key.kernel, {**document, **plain})
 
 
 def _with_colon(dotted: str) -> str:
@@ -33,7 +37,7 @@ def _comparable(kernel: str, record: dict[str, Any]) -> dict[str, Any]:
     return {
         "kernel": kernel,
         "signature": record["signature"],
-        "constexprs": sorted(record["constexprs"]),
+        "constexprs": sorted(([path, spell_constant(value)] for path, value in record["constexprs"]), key=str),
         "attrs": sorted([path, attrs] for path, attrs in record["attrs"] if attrs),
         "options": record["options"],
     }

@@ -92,6 +92,7 @@ class Tracer:
             vllm.PACKAGE,
             {*vllm.REAL, *modules},
             vllm.substitutes(engine.version, target, device),
+            vllm.SPARED,
         )
         import sys
 

@@ -105,13 +105,20 @@ class StandIn(ModuleType):
 
 
 class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """The finder: answers for every module of one engine's package.
+    """The finder: answers for every module of one engine's package, and of packages that it can do without.
 
     Attributes:
         frozen: whether driving has begun; set it when the last import is done.
     """
 
-    def __init__(self, root: Path, package: str, real: Iterable[str], substitutes: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        package: str,
+        real: Iterable[str],
+        substitutes: Mapping[str, Mapping[str, Any]],
+        spared: Iterable[str] = (),
+    ) -> None:
         """Prepare for one engine.
 
         Args:
@@ -119,8 +126,11 @@ class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             package: its name.
             real: modules to load from their files; a package among them runs its ``__init__``.
             substitutes: names that are given instead, by module: decisions made on purpose.
+            spared: other packages that the engine's modules import; they need not be installed, since each
+                module of theirs is a stand-in too.
         """
         self.frozen = False
+        self._spared = frozenset(spared)
         self._root = root
         self._package = package
         self._real = set(real)
@@ -129,8 +139,10 @@ class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec of a module of the engine; None for every other module."""
+        """The spec of a module of the engine or of a spared package; None for every other module."""
         del path, target
+        if fullname.partition(".")[0] in self._spared:
+            return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         if fullname != self._package and not fullname.startswith(self._package + "."):
             return None
         place = self._root.joinpath(*fullname.split("."))

@@ -4,7 +4,11 @@ The package's own ``__init__`` is not run: it imports ``env_override``, which se
 autotuning cache and bears on no key.
 """
 
+import contextlib
 import logging
+import operator
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple, NoReturn
 
 from aotpack.errors import TracingError
@@ -21,6 +25,9 @@ REAL = (
     "vllm.utils.platform_utils",
 )
 """What every kernel module imports and computes with."""
+
+SPARED = ("flashinfer", "transformers")
+"""What vLLM's modules import of other projects and no key depends on."""
 
 
 class DeviceCapability(NamedTuple):
@@ -107,9 +114,15 @@ class CudaPlatform:
         """The one device."""
         return 0
 
+    def get_cuda_runtime_major(self) -> int:
+        """The CUDA that the torch of this release's requirements is built for."""
+        return 13
+
 
 def substitutes(version: str, target: Target, device: Device) -> dict[str, dict[str, Any]]:
     """What modules of vLLM give instead of what they would, by module and name."""
+    import torch
+
     return {
         "vllm": {"__version__": version},
         "vllm.logger": {"init_logger": logging.getLogger},
@@ -118,6 +131,66 @@ def substitutes(version: str, target: Target, device: Device) -> dict[str, dict[
             # Asked for "cpu": whether this is a build of vLLM for CPUs.
             "vllm_version_matches_substr": lambda _text: False,
         },
-        # Registering with torch.library changes nothing of what a wrapper launches.
-        "vllm.utils.torch_utils": {"direct_register_custom_op": lambda *_args, **_kwargs: None},
+        # config/vllm.py; the layers are those of a configuration that a family made.
+        "vllm.config": {
+            "get_layers_from_vllm_config": lambda config, _kind: (
+                config.compilation_config.static_forward_context
+            )
+        },
+        # distributed/utils.py; a deployment's heads divide by its ranks.
+        "vllm.distributed": {"divide": operator.floordiv},
+        # Device and host are one here, and no memory is pinned (utils/torch_utils.py).
+        "vllm.utils.torch_utils": {
+            "PIN_MEMORY": False,
+            "async_tensor_h2d": _to_device,
+            "np_to_pinned_tensor": torch.from_numpy,
+            "direct_register_custom_op": _register_op,
+            "get_dtype_size": lambda dtype: dtype.itemsize,
+            # A layer's name is wrapped in an opaque type for torch.compile.
+            "_encode_layer_name": lambda name: name,
+            "_resolve_layer_name": lambda name: name,
+        },
+        "vllm.utils.gpu_sync_debug": {"gpu_sync_allowed": contextlib.nullcontext},
+        "vllm._aiter_ops": {"rocm_aiter_ops": _NoRocm()},
+        # One buffer that grows, cut at multiples of 256 bytes (v1/worker/workspace.py).
+        "vllm.v1.worker.workspace": {
+            "current_workspace_manager": lambda: SimpleNamespace(get_simultaneous=_workspaces)
+        },
+        # Its result is FlashInfer's; vLLM asks for its shape and dtype alone.
+        "flashinfer.gdn_prefill": {"chunk_gated_delta_rule": _flashinfer_prefill},
     }
+
+
+class _NoRocm:
+    """Stands for ``vllm._aiter_ops.rocm_aiter_ops`` where AMD's kernels are not installed."""
+
+    def are_gdn_triton_kernels_available(self) -> bool:
+        """They are not."""
+        return False
+
+    is_rdna_gdn_triton_kernels_available = are_gdn_triton_kernels_available
+
+
+def _to_device(data: Any, device: Any = None, dtype: Any = None) -> Any:
+    import torch
+
+    del device
+    tensor = data if isinstance(data, torch.Tensor) else torch.tensor(data)
+    return tensor.clone() if dtype is None else tensor.to(dtype, copy=True)
+
+
+def _register_op(op_name: str, op_func: Callable[..., Any], **_: object) -> None:
+    """Make ``torch.ops.vllm.NAME`` the function itself; no dispatcher changes what it launches."""
+    import torch
+
+    setattr(torch.ops.vllm, op_name, op_func)
+
+
+def _workspaces(*wanted: tuple[tuple[int, ...], Any]) -> list[Any]:
+    import torch
+
+    return [torch.empty(shape, dtype=dtype) for shape, dtype in wanted]
+
+
+def _flashinfer_prefill(**inputs: Any) -> tuple[Any, Any]:
+    return inputs["v"], inputs["initial_state"]
