@@ -5,6 +5,9 @@ autotuning cache and bears on no key.
 """
 
 import logging
+import operator
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple, NoReturn
 
 from aotpack.errors import TracingError
@@ -17,12 +20,13 @@ REAL = (
     "vllm.triton_utils",
     "vllm.triton_utils.importing",
     "vllm.triton_utils.tensor_descriptor",
+    "vllm.utils.gpu_sync_debug",
     "vllm.utils.math_utils",
     "vllm.utils.platform_utils",
 )
 """What every kernel module imports and computes with."""
 
-SPARED = ("transformers",)
+SPARED = ("flashinfer", "transformers")
 """What vLLM's modules import of other projects and no key depends on."""
 
 
@@ -115,6 +119,10 @@ class CudaPlatform:
         """The one device."""
         return 0
 
+    def get_cuda_runtime_major(self) -> int:
+        """The CUDA that the torch of this release's requirements is built for."""
+        return 13
+
 
 class OnceLogger(logging.Logger):
     """Has the methods that vLLM gives its loggers (vllm/logger.py); what they log once is not logged."""
@@ -157,27 +165,73 @@ class TwoTensors:
         return self.gpu[:count].copy_(self.cpu[:count])
 
 
+class NoRocm:
+    """Stands for ``vllm._aiter_ops.rocm_aiter_ops`` where AMD's kernels are not installed."""
+
+    def are_gdn_triton_kernels_available(self) -> bool:
+        """They are not."""
+        return False
+
+    is_rdna_gdn_triton_kernels_available = are_gdn_triton_kernels_available
+
+
+def _register_op(op_name: str, op_func: Callable[..., Any], **_: object) -> None:
+    """Make ``torch.ops.vllm.NAME`` the function itself; no dispatcher changes what it launches."""
+    import torch
+
+    setattr(torch.ops.vllm, op_name, op_func)
+
+
+def _workspaces(*wanted: tuple[tuple[int, ...], Any]) -> list[Any]:
+    import torch
+
+    return [torch.empty(shape, dtype=dtype) for shape, dtype in wanted]
+
+
+def _flashinfer_prefill(**inputs: Any) -> tuple[Any, Any]:
+    return inputs["v"], inputs["initial_state"]
+
+
 def substitutes(version: str, target: Target, device: Device) -> dict[str, dict[str, Any]]:
     """What modules of vLLM give instead of what they would, by module and name."""
+    import torch
+
     return {
         "vllm": {"__version__": version},
-        # vllm/config/model.py; the modes of a server flag, and the default is none of them.
+        # config/vllm.py; the layers are those of a configuration that a family made.
+        "vllm.config": {
+            "get_layers_from_vllm_config": lambda config, _kind: config.compilation_config.static_forward_context
+        },
+        # config/model.py; the modes of a server flag, and the default is none of them.
         "vllm.config.model": {"PROCESSED_LOGPROBS_MODES": ("processed_logits", "processed_logprobs")},
-        "vllm.distributed": {"get_dcp_group": Lone, "get_pcp_group": Lone},
+        # distributed/utils.py: a deployment's heads divide by its ranks.
+        "vllm.distributed": {"divide": operator.floordiv, "get_dcp_group": Lone, "get_pcp_group": Lone},
         "vllm.logger": {"init_logger": OnceLogger},
         "vllm.platforms": {
             "current_platform": CudaPlatform(target, device),
             # Asked for "cpu": whether this is a build of vLLM for CPUs.
             "vllm_version_matches_substr": lambda _text: False,
         },
-        "vllm.sampling_params": {"MAX_LOGPROB_TOKEN_IDS": 128},  # vllm/sampling_params.py
+        "vllm.sampling_params": {"MAX_LOGPROB_TOKEN_IDS": 128},  # sampling_params.py
+        # Device and host are one here, and no memory is pinned (utils/torch_utils.py).
         "vllm.utils.torch_utils": {
-            # Registering with torch.library changes nothing of what a wrapper launches.
-            "direct_register_custom_op": lambda *_args, **_kwargs: None,
+            "PIN_MEMORY": False,
+            "async_tensor_h2d": _copy_to_device,
+            "direct_register_custom_op": _register_op,
             # A device's view of pinned memory has the address of that memory.
             "get_accelerator_view_from_cpu_tensor": lambda tensor: tensor,
-            "async_tensor_h2d": _copy_to_device,
-            "PIN_MEMORY": False,
+            "get_dtype_size": lambda dtype: dtype.itemsize,
+            "np_to_pinned_tensor": torch.from_numpy,
+            # A layer's name is wrapped in an opaque type for torch.compile.
+            "_encode_layer_name": lambda name: name,
+            "_resolve_layer_name": lambda name: name,
         },
         "vllm.v1.utils": {"CpuGpuBuffer": TwoTensors},
+        # One buffer that grows, cut at multiples of 256 bytes (v1/worker/workspace.py).
+        "vllm.v1.worker.workspace": {
+            "current_workspace_manager": lambda: SimpleNamespace(get_simultaneous=_workspaces)
+        },
+        "vllm._aiter_ops": {"rocm_aiter_ops": NoRocm()},
+        # Its result is FlashInfer's; vLLM asks for its shape and dtype alone.
+        "flashinfer.gdn_prefill": {"chunk_gated_delta_rule": _flashinfer_prefill},
     }
