@@ -73,17 +73,16 @@ def _read_type(node: Node) -> Type:
 
 
 def _spell_option(value: Any) -> Any:
-    return [_spell_option(item) for item in value] if isinstance(value, tuple) else value
+    return [_spell_option(item) for item in value] if isinstance(value, tuple) else spell_constant(value)
 
 
 def _read_option(node: Node) -> Any:
-    match node.value:
-        case list():
-            return tuple(_read_option(item) for item in node.items())
-        case None | bool() | int() | float() | str():
-            return node.value
-        case _:
-            raise node.error("an option's value")
+    if isinstance(node.value, list):
+        return tuple(_read_option(item) for item in node.items())
+    value = read_constant(node)
+    if isinstance(value, tuple | DType):
+        raise node.error("an option's value")
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)

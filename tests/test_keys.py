@@ -66,7 +66,8 @@ def test_what_is_no_constexpr_is_refused(value: Any) -> None:
         ("signature", [["x"]], r"signature\[0\]: expected a pair"),
         ("constexprs", [[[], 1]], r"constexprs\[0\]\[0\]: expected a path"),
         ("attrs", [[[0], [["tt.divisibility", "x"]]]], r"attrs\[0\].*expected a whole number"),
-        ("options", {"x": {}}, "options.x: expected an option's value"),
+        ("options", {"x": {}}, "options.x: expected a constexpr"),
+        ("options", {"x": {"dtype": "bf16"}}, "options.x: expected an option's value"),
         ("extra", 1, "extra: no such field"),
     ],
 )
