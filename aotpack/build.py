@@ -13,13 +13,13 @@ from typing import assert_never
 from aotpack import __version__
 from aotpack.bundle import Bundle, bundle_name, write_bundle
 from aotpack.compiler import Compiled, CompileFailed, Outcome
+from aotpack.deployments import Deployment, Service, canonical_deployments
 from aotpack.digests import digest_bytes
 from aotpack.engines import Engine
 from aotpack.errors import ModelError, OutputError
 from aotpack.findings import Finding
 from aotpack.keys import CompileKey
-from aotpack.manifest import Artifact, Entry, Kernel, Manifest, Missing, Reached
-from aotpack.models import Deployment, canonical_deployments
+from aotpack.manifest import Artifact, Entry, Kernel, Manifest, Missing, Reached, Unknown
 from aotpack.pool import Pool, WorkerSpec
 from aotpack.targets import Target
 from aotpack.toolchain import Toolchain
@@ -44,6 +44,7 @@ class Enumeration:
         deployments: the deployments, in canonical order.
         kernels: the families' kernels, by name.
         keys: each key once, by kernel and key, with the first input that reached it.
+        unknowns: values that decide further keys, and that only the serving machine fixes.
     """
 
     engine: Engine
@@ -53,10 +54,20 @@ class Enumeration:
     deployments: tuple[Deployment, ...]
     kernels: tuple[Kernel, ...]
     keys: tuple[tuple[CompileKey, Reached], ...]
+    unknowns: tuple[Unknown, ...]
 
     def findings(self) -> list[Finding]:
         """What a user should know of it before trusting a bundle of it."""
-        return self.engine.check(self.toolchain.triton)
+        return [*self.engine.check(self.toolchain.triton), *map(_finding, self.unknowns)]
+
+
+def _finding(unknown: Unknown) -> Finding:
+    return Finding(
+        code="K102",
+        subject=f"family {unknown.family}",
+        detail=f"{unknown.name} is fixed by {unknown.fixed_by}; keys that depend on it are left out",
+        hint=f"give it with --set {unknown.name}=VALUE",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,22 +85,28 @@ class Built:
     findings: tuple[Finding, ...]
 
 
-def enumerate_keys(
-    engine: Engine,
-    targets: Sequence[Target],
-    families: Sequence[str],
-    deployments: Sequence[Deployment],
-    *,
-    jobs: int,
-    tick: Ticker = _silent,
-) -> Enumeration:
-    """Every key of the deployments, without compiling.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What to enumerate or build.
+
+    Attributes:
+        engine: where the kernels are.
+        targets: what to compile for.
+        families: names of the families to drive.
+        services: what is served.
+    """
+
+    engine: Engine
+    targets: tuple[Target, ...]
+    families: tuple[str, ...]
+    services: tuple[Service, ...]
+
+
+def enumerate_keys(selection: Selection, *, jobs: int, tick: Ticker = _silent) -> Enumeration:
+    """Every key of a selection, without compiling.
 
     Args:
-        engine: where the kernels are.
-        targets: what to enumerate for.
-        families: names of the families to drive.
-        deployments: what is served.
+        selection: what to enumerate.
         jobs: worker processes for each target.
         tick: told of progress.
 
@@ -98,29 +115,17 @@ def enumerate_keys(
         EngineError, TracingError, ToolchainError: as ``aotpack.tracing.Tracer``.
     """
     parts = []
-    for target in sorted(set(targets)):
-        with Pool(WorkerSpec(engine=engine, target=target, families=tuple(families)), jobs) as pool:
-            parts.append(_enumerate(pool, engine, target, families, deployments, tick))
+    for target in sorted(set(selection.targets)):
+        with Pool(_spec(selection, target), jobs) as pool:
+            parts.append(_enumerate(pool, selection, target, tick))
     return _merge(parts)
 
 
-def build_bundle(
-    engine: Engine,
-    targets: Sequence[Target],
-    families: Sequence[str],
-    deployments: Sequence[Deployment],
-    *,
-    output: Path,
-    jobs: int,
-    tick: Ticker = _silent,
-) -> Built:
-    """Compile every key of the deployments and pack the result.
+def build_bundle(selection: Selection, *, output: Path, jobs: int, tick: Ticker = _silent) -> Built:
+    """Compile every key of a selection and pack the result.
 
     Args:
-        engine: where the kernels are.
-        targets: what to compile for.
-        families: names of the families to drive.
-        deployments: what is served.
+        selection: what to build.
         output: the bundle's path, or a directory that exists, where it gets its usual name.
         jobs: worker processes.
         tick: told of progress.
@@ -136,9 +141,9 @@ def build_bundle(
         raise OutputError(f"{folder}: is not writable; choose another --output")
     parts = []
     outcomes: list[Outcome] = []
-    for target in sorted(set(targets)):
-        with Pool(WorkerSpec(engine=engine, target=target, families=tuple(families)), jobs) as pool:
-            part = _enumerate(pool, engine, target, families, deployments, tick)
+    for target in sorted(set(selection.targets)):
+        with Pool(_spec(selection, target), jobs) as pool:
+            part = _enumerate(pool, selection, target, tick)
             parts.append(part)
             for done, outcome in enumerate(pool.compile([key for key, _ in part.keys]), start=1):
                 outcomes.append(outcome)
@@ -155,35 +160,37 @@ def build_bundle(
     return Built(bundle=bundle, failures=failures, findings=tuple(enumeration.findings()))
 
 
-def _enumerate(
-    pool: Pool,
-    engine: Engine,
-    target: Target,
-    families: Sequence[str],
-    deployments: Sequence[Deployment],
-    tick: Ticker,
-) -> Enumeration:
-    ordered = canonical_deployments(deployments)
+def _spec(selection: Selection, target: Target) -> WorkerSpec:
+    return WorkerSpec(engine=selection.engine, target=target, families=tuple(sorted(selection.families)))
+
+
+def _enumerate(pool: Pool, selection: Selection, target: Target, tick: Ticker) -> Enumeration:
+    deployments = canonical_deployments(
+        deployment for service in selection.services for deployment in service.deployments(target)
+    )
     toolchain, kernels = pool.describe()
     reached: dict[CompileKey, Reached] = {}
-    for index, families_traced in enumerate(pool.trace(ordered)):
+    unknowns: set[Unknown] = set()
+    for index, families_traced in enumerate(pool.trace(deployments)):
         for traced in families_traced:
+            unknowns |= set(traced.unknowns)
             for key, quantities in traced.keys:
                 reached.setdefault(key, Reached(deployment=index, input=quantities))
-        tick(f"tracing for {target.short}", index + 1, len(ordered))
+        tick(f"tracing for {target.short}", index + 1, len(deployments))
     if not reached:
         raise ModelError(
-            f"none of the families {', '.join(families)} serves {', '.join(map(str, ordered))}; "
+            f"none of the families {', '.join(selection.families)} serves {', '.join(map(str, deployments))}; "
             "there is nothing to compile"
         )
     return Enumeration(
-        engine=engine,
+        engine=selection.engine,
         toolchain=toolchain,
         targets=(target,),
-        families=tuple(sorted(families)),
-        deployments=ordered,
+        families=tuple(sorted(selection.families)),
+        deployments=deployments,
         kernels=kernels,
         keys=tuple(sorted(reached.items(), key=lambda item: _order(item[0]))),
+        unknowns=tuple(sorted(unknowns, key=lambda unknown: (unknown.family, unknown.name))),
     )
 
 
@@ -194,11 +201,19 @@ def _order(key: CompileKey) -> tuple[Target, str, str]:
 def _merge(parts: Sequence[Enumeration]) -> Enumeration:
     """One enumeration of several targets'."""
     assemblers = tuple(pair for part in parts for pair in part.toolchain.assemblers)
+    deployments = canonical_deployments(deployment for part in parts for deployment in part.deployments)
+    places = {deployment: index for index, deployment in enumerate(deployments)}
     return replace(
         parts[0],
         toolchain=replace(parts[0].toolchain, assemblers=tuple(sorted(assemblers))),
         targets=tuple(target for part in parts for target in part.targets),
-        keys=tuple(pair for part in parts for pair in part.keys),
+        deployments=deployments,
+        keys=tuple(
+            (key, replace(reached, deployment=places[part.deployments[reached.deployment]]))
+            for part in parts
+            for key, reached in part.keys
+        ),
+        unknowns=tuple(dict.fromkeys(unknown for part in parts for unknown in part.unknowns)),
     )
 
 
@@ -239,6 +254,7 @@ def _pack(
         kernels=enumeration.kernels,
         entries=tuple(entries()),
         missing=tuple(Missing(key=failure.key, reason=failure.reason) for failure in failures),
+        unknowns=enumeration.unknowns,
         built_by=__version__,
     )
     return manifest, blobs, failures

@@ -9,15 +9,20 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from aotpack import __version__
+from aotpack.deployments import KV_CACHE_DTYPES, PREFILLS, Service, load_services, make_services, misfit
 from aotpack.errors import AotpackError, UsageError
-from aotpack.models import DTYPES, Deployment, load_model, make_deployments, misfit, presets
+from aotpack.models import DTYPES, load_model, presets
 from aotpack.targets import Target, buildable_archs, parse_archs
+
+if TYPE_CHECKING:
+    from aotpack.build import Selection
+    from aotpack.report import Words
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -93,69 +98,193 @@ class _Model(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
         return [CompletionItem(name) for name in presets() if name.startswith(incomplete)]
 
 
+class _Setting(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on
+    """NAME=VALUE, a value that only the serving machine fixes."""
+
+    name = "setting"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        name, _, number = str(value).partition("=")
+        if not name or not number.isdecimal():
+            self.fail(f"{value!r} is not NAME=VALUE with a whole number", param, ctx)
+        return name, int(number)
+
+
+_SELECTION = (
+    click.option(
+        "--engine",
+        metavar="ENGINE",
+        help="vllm (installed), vllm==0.33.0 (downloaded once), a wheel, or a directory. "
+        "Default: vllm if installed, else the newest release known.",
+    ),
+    click.option(
+        "--model",
+        "models",
+        type=_Model(),
+        multiple=True,
+        metavar="MODEL",
+        help="A preset's name, a config.json, or a directory that holds one; repeatable. Default: all presets.",
+    ),
+    click.option(
+        "--deployments",
+        "file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="A TOML or JSON file of deployments, in place of --model and the options on how it is served.",
+    ),
+    click.option(
+        "--tp",
+        type=_Sizes(),
+        default="1",
+        show_default=True,
+        metavar="SIZES",
+        help="Tensor parallel sizes, a comma list. Without --model, presets that a size does not fit are left out.",
+    ),
+    click.option("--dtype", type=click.Choice(DTYPES), help="Of activations. Default: each model's own."),
+    click.option(
+        "--kv-cache-dtype",
+        type=click.Choice(KV_CACHE_DTYPES),
+        default="auto",
+        show_default=True,
+        help="Of the KV cache.",
+    ),
+    click.option(
+        "--ssm-dtype",
+        type=click.Choice(("auto", *DTYPES)),
+        default="auto",
+        show_default=True,
+        help="Of the recurrent state.",
+    ),
+    click.option(
+        "--num-speculative-tokens",
+        "speculative_tokens",
+        type=click.IntRange(0, 64),
+        default=0,
+        show_default=True,
+        help="Draft tokens of a step.",
+    ),
+    click.option(
+        "--max-num-seqs",
+        type=click.IntRange(min=1),
+        help="Requests of a step. Default: vLLM's own on the architecture.",
+    ),
+    click.option(
+        "--max-num-batched-tokens",
+        type=click.IntRange(min=1),
+        help="Tokens of a step. Default: vLLM's own on the architecture.",
+    ),
+    click.option("--max-model-len", type=click.IntRange(min=1), help="Longest sequence. Default: the model's own."),
+    click.option(
+        "--prefix-caching/--no-prefix-caching", default=True, show_default=True, help="Whether prefix caching is on."
+    ),
+    click.option(
+        "--gdn-prefill",
+        type=click.Choice(("both", "auto", *PREFILLS)),
+        default="both",
+        show_default=True,
+        help="Back end of gated delta net prefill; auto is what vLLM takes where FlashInfer is installed.",
+    ),
+    click.option("--pooling", is_flag=True, help="For embedding and scoring alone."),
+    click.option("--vision-data-parallel", is_flag=True, help="The vision tower runs whole on each rank."),
+    click.option(
+        "--set",
+        "settings",
+        type=_Setting(),
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A value that only the serving machine fixes, as the findings name it; repeatable.",
+    ),
+    click.option(
+        "--family",
+        "families",
+        multiple=True,
+        metavar="NAME",
+        help="Only these families of kernels; repeatable. Default: all.",
+    ),
+    click.option(
+        "-j",
+        "--jobs",
+        type=click.IntRange(min=1),
+        help="Worker processes. Default: AOTPACK_JOBS, else the cores of this machine.",
+    ),
+    click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and warnings."),
+)
+
+
+def _archs_option(*, required: bool) -> Callable[[_F], _F]:
+    return click.option(
+        "--arch",
+        "archs",
+        type=_Archs(),
+        multiple=True,
+        required=required,
+        metavar="ARCH",
+        help="GPU architecture: sm90, sm_90, 90 or 9.0; a comma list, or repeated.",
+    )
+
+
 def _selecting(command: _F) -> _F:
     """The options that say which keys: shared by the commands that enumerate them."""
-    options = [
-        click.option(
-            "--arch",
-            "archs",
-            type=_Archs(),
-            multiple=True,
-            required=True,
-            metavar="ARCH",
-            help="GPU architecture: sm90, sm_90, 90 or 9.0; a comma list, or repeated.",
-        ),
-        click.option(
-            "--engine",
-            metavar="ENGINE",
-            help="vllm (installed), vllm==0.33.0 (downloaded once), a wheel, or a directory. "
-            "Default: vllm if installed, else the newest release known.",
-        ),
-        click.option(
-            "--model",
-            "models",
-            type=_Model(),
-            multiple=True,
-            metavar="MODEL",
-            help="A preset's name, a config.json, or a directory that holds one; repeatable. Default: all presets.",
-        ),
-        click.option(
-            "--tp",
-            type=_Sizes(),
-            default="1",
-            show_default=True,
-            metavar="SIZES",
-            help="Tensor parallel sizes, a comma list. Without --model, presets that a size does not fit are left out.",
-        ),
-        click.option("--dtype", type=click.Choice(DTYPES), help="Of activations. Default: each model's own."),
-        click.option(
-            "--family",
-            "families",
-            multiple=True,
-            metavar="NAME",
-            help="Only these families of kernels; repeatable. Default: all.",
-        ),
-        click.option(
-            "-j",
-            "--jobs",
-            type=click.IntRange(min=1),
-            help="Worker processes. Default: AOTPACK_JOBS, else the cores of this machine.",
-        ),
-        click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and warnings."),
-    ]
-    for option in reversed(options):
+    for option in reversed(_SELECTION):
         command = option(command)
     return command
 
 
-def _deployments(models: Sequence[str], tp: Sequence[int], dtype: str | None) -> tuple[Deployment, ...]:
-    if models:
-        return make_deployments([load_model(model) for model in models], tp, dtype)
+_STATED = (
+    "dtype",
+    "kv_cache_dtype",
+    "ssm_dtype",
+    "speculative_tokens",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "prefix_caching",
+    "gdn_prefill",
+    "pooling",
+    "vision_data_parallel",
+)
+
+
+def _services(options: dict[str, Any]) -> tuple[Service, ...]:
+    """What the options say is served."""
+    if options["file"] is not None:
+        if options["models"]:
+            raise UsageError("--deployments names its own models; leave out --model")
+        return load_services(options["file"])
+    stated = {name: options[name] for name in _STATED if options[name] is not None}
+    stated["settings"] = tuple(sorted(options["settings"]))
+    if options["models"]:
+        return make_services([load_model(model) for model in options["models"]], options["tp"], **stated)
     every = [load_model(name) for name in presets()]
     return tuple(
-        deployment
-        for size in tp
-        for deployment in make_deployments([model for model in every if not misfit(model, size)], [size], dtype)
+        service
+        for size in options["tp"]
+        for service in make_services([model for model in every if not misfit(model, size)], [size], **stated)
+    )
+
+
+def _select(archs: Sequence[tuple[Target, ...]], options: dict[str, Any], words: "Words") -> "Selection":
+    """What the options select; what is cheap to refuse is refused before an engine is downloaded."""
+    from aotpack.build import Selection
+    from aotpack.engines import find_engine
+    from aotpack.families import load_families, usable_families
+    from aotpack.report import show_findings
+    from aotpack.toolchain import require_compiler
+
+    require_compiler()
+    services = _services(options)
+    if options["families"]:
+        families = load_families(options["families"])
+    else:
+        families, findings = usable_families()
+        show_findings(findings)
+    return Selection(
+        engine=find_engine(options["engine"], words.say),
+        targets=_flatten(archs),
+        families=tuple(family.name for family in families),
+        services=services,
     )
 
 
@@ -180,6 +309,7 @@ def main() -> None:
 
 
 @main.command()
+@_archs_option(required=True)
 @_selecting
 @click.option(
     "-o",
@@ -188,49 +318,28 @@ def main() -> None:
     default=Path(),
     help="The bundle's path, or a directory that gets it under its usual name. Default: here.",
 )
-def build(
-    archs: Sequence[tuple[Target, ...]],
-    engine: str | None,
-    models: Sequence[str],
-    tp: Sequence[int],
-    dtype: str | None,
-    families: Sequence[str],
-    jobs: int | None,
-    quiet: bool,  # noqa: FBT001  # a click flag
-    output: Path,
-) -> None:
+def build(archs: Sequence[tuple[Target, ...]], output: Path, **options: Any) -> None:
     """Compile every kernel that the deployments can meet, and pack them.
 
-    No GPU is needed, and no engine needs to be installed. Prints the bundle's path. Keys that cannot be compiled
-    are named, the bundle says what it lacks, and the exit code is 1.
+    No GPU is needed, and no engine needs to be installed. What is not said by an option covers every mode: eager
+    and compiled, both runners, both prefill back ends. Prints the bundle's path. Keys that cannot be compiled are
+    named, the bundle says what it lacks, and the exit code is 1.
 
     \b
     Examples:
       aotpack build --arch sm90
       aotpack build --arch sm90,sm100 --model qwen3.5-27b --tp 1,2,4,8 -o bundles/
-      aotpack build --arch 9.0 --engine vllm==0.33.0 --model ./my-model/config.json
+      aotpack build --arch 9.0 --model ./my-model --kv-cache-dtype fp8 --num-speculative-tokens 2
+      aotpack build --arch sm90 --deployments fleet.toml
     """
     from aotpack.build import build_bundle
-    from aotpack.engines import find_engine
-    from aotpack.families import load_families
     from aotpack.pool import default_jobs
     from aotpack.report import Words, show_built
-    from aotpack.toolchain import require_compiler
 
     signal.signal(signal.SIGTERM, _terminated)
-    require_compiler()
-    deployments = _deployments(models, tp, dtype)
-    names = [family.name for family in load_families(families)]
-    with Words(quiet=quiet) as words:
-        built = build_bundle(
-            find_engine(engine, words.say),
-            _flatten(archs),
-            names,
-            deployments,
-            output=output,
-            jobs=jobs or default_jobs(),
-            tick=words.tick,
-        )
+    with Words(quiet=options["quiet"]) as words:
+        selection = _select(archs, options, words)
+        built = build_bundle(selection, output=output, jobs=options["jobs"] or default_jobs(), tick=words.tick)
     show_built(built, words)
     sys.exit(1 if built.failures else 0)
 
@@ -242,19 +351,10 @@ def _terminated(number: int, frame: FrameType | None) -> None:
 
 
 @main.command()
+@_archs_option(required=True)
 @_selecting
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def keys(
-    archs: Sequence[tuple[Target, ...]],
-    engine: str | None,
-    models: Sequence[str],
-    tp: Sequence[int],
-    dtype: str | None,
-    families: Sequence[str],
-    jobs: int | None,
-    quiet: bool,  # noqa: FBT001  # a click flag
-    as_json: bool,  # noqa: FBT001  # a click flag
-) -> None:
+def keys(archs: Sequence[tuple[Target, ...]], as_json: bool, **options: Any) -> None:  # noqa: FBT001  # a click flag
     """List the compile keys of the deployments, without compiling.
 
     Each key comes with an input that reaches it.
@@ -265,25 +365,62 @@ def keys(
       aotpack keys --arch sm90 --family layernorm --json
     """
     from aotpack.build import enumerate_keys
-    from aotpack.engines import find_engine
-    from aotpack.families import load_families
     from aotpack.pool import default_jobs
     from aotpack.report import Words, show_keys
-    from aotpack.toolchain import require_compiler
 
-    require_compiler()
-    deployments = _deployments(models, tp, dtype)
-    names = [family.name for family in load_families(families)]
-    with Words(quiet=quiet) as words:
-        enumeration = enumerate_keys(
-            find_engine(engine, words.say),
-            _flatten(archs),
-            names,
-            deployments,
-            jobs=min(jobs or default_jobs(), len(deployments)),
-            tick=words.tick,
-        )
+    with Words(quiet=options["quiet"]) as words:
+        selection = _select(archs, options, words)
+        jobs = min(options["jobs"] or default_jobs(), len(selection.services))
+        enumeration = enumerate_keys(selection, jobs=jobs, tick=words.tick)
     show_keys(enumeration, words, as_json=as_json)
+
+
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@_archs_option(required=False)
+@_selecting
+@click.option(
+    "--recorded",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="A file of keys that a run met, in place of deployments; needs neither torch nor Triton.",
+)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def coverage(
+    bundle: Path,
+    archs: Sequence[tuple[Target, ...]],
+    recorded: Path | None,
+    as_json: bool,  # noqa: FBT001  # a click flag
+    **options: Any,
+) -> None:
+    """Show which of the keys that deployments need BUNDLE holds, and which are missing.
+
+    The architectures are the bundle's, unless --arch names some. The exit code is 1 where any key is missing.
+
+    \b
+    Examples:
+      aotpack coverage bundle.tar.zst --model qwen3.5-27b --tp 4
+      aotpack coverage bundle.tar.zst --deployments fleet.toml --json
+      aotpack coverage bundle.tar.zst --recorded keys.jsonl
+    """
+    from aotpack.build import enumerate_keys
+    from aotpack.bundle import open_bundle
+    from aotpack.coverage import cover_deployments, cover_records
+    from aotpack.pool import default_jobs
+    from aotpack.record import read_records
+    from aotpack.report import Words, show_coverage
+
+    manifest = open_bundle(bundle).manifest
+    if recorded is not None:
+        found = cover_records(manifest, read_records(recorded))
+    else:
+        targets = [_flatten(archs) or manifest.targets]
+        with Words(quiet=options["quiet"]) as words:
+            selection = _select(targets, options, words)
+            jobs = min(options["jobs"] or default_jobs(), len(selection.services))
+            found = cover_deployments(manifest, enumerate_keys(selection, jobs=jobs, tick=words.tick))
+    show_coverage(found, as_json=as_json)
+    sys.exit(0 if found.complete else 1)
 
 
 @main.command()

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 CODES = {
     "E101": "engine release that aotpack has not been tested with",
     "E102": "Triton release other than the one this engine release runs with",
+    "F101": "family of kernels that cannot be loaded",
     "K101": "compile key that could not be compiled",
-    "M101": "model that launches none of the families' kernels",
+    "K102": "value that only the serving machine fixes, and keys that depend on it",
     "I101": "entry of the cache that another process or user has changed since it was installed",
 }
 

@@ -111,6 +111,21 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """A value that only the serving machine fixes, and that was not given: keys that depend on it are not packed.
+
+    Attributes:
+        family: the family whose keys depend on it.
+        name: what the value is; ``--set NAME=VALUE`` gives it.
+        fixed_by: what fixes it on the serving machine.
+    """
+
+    family: str
+    name: str
+    fixed_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """A bundle's index.
 
@@ -124,6 +139,7 @@ class Manifest:
         kernels: the kernels covered, by name.
         entries: what the bundle holds, by kernel and key.
         missing: what it should hold and does not.
+        unknowns: values that decide further keys and were not given.
         built_by: the aotpack release that built it.
     """
 
@@ -136,6 +152,7 @@ class Manifest:
     kernels: tuple[Kernel, ...]
     entries: tuple[Entry, ...]
     missing: tuple[Missing, ...]
+    unknowns: tuple[Unknown, ...]
     built_by: str
 
     def to_bytes(self) -> bytes:
@@ -185,6 +202,9 @@ class Manifest:
             },
             "entries": [_spell_entry(entry) for entry in self.entries],
             "missing": [{"key": item.key.to_json(), "reason": item.reason} for item in self.missing],
+            "unknowns": [
+                {"family": item.family, "name": item.name, "fixed_by": item.fixed_by} for item in self.unknowns
+            ],
             "provenance": {"aotpack": self.built_by},
         }
 
@@ -231,6 +251,7 @@ def _read(root: Node) -> Manifest:
         "kernels",
         "entries",
         "missing",
+        "unknowns",
         "provenance",
     )
     engine = root.field("engine").only("name", "version")
@@ -247,6 +268,7 @@ def _read(root: Node) -> Manifest:
         kernels=tuple(_read_kernel(name, node) for name, node in root.field("kernels").fields()),
         entries=tuple(_read_entry(node) for node in root.field("entries").items()),
         missing=tuple(_read_missing(node) for node in root.field("missing").items()),
+        unknowns=tuple(_read_unknown(node) for node in root.field("unknowns").items()),
         built_by=root.field("provenance").only("aotpack").field("aotpack").text(),
     )
     _check(manifest)
@@ -309,6 +331,13 @@ def _read_artifact(node: Node) -> Artifact:
 def _read_missing(node: Node) -> Missing:
     node.only("key", "reason")
     return Missing(key=CompileKey.from_json(node.field("key")), reason=node.field("reason").text())
+
+
+def _read_unknown(node: Node) -> Unknown:
+    node.only("family", "name", "fixed_by")
+    return Unknown(
+        family=node.field("family").text(), name=node.field("name").text(), fixed_by=node.field("fixed_by").text()
+    )
 
 
 def _check(manifest: Manifest) -> None:

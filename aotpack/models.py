@@ -1,35 +1,20 @@
-"""Models and deployments: what decides the shapes in kernels.
+"""Models: what decides the shapes in kernels.
 
 A model is a Hugging Face ``config.json``, or a preset (``presets/*.json``) made of the same fields; only the
-fields that families ask for are read. A deployment is a model as it is served: parallel sizes, dtypes, limits,
-back ends. What follows from the two, the page of the KV cache above all, is computed here.
+fields that families ask for are read.
 """
 
-import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from aotpack.documents import Node, parse_document
 from aotpack.errors import DocumentError, ModelError, UsageError
 
 DTYPES = ("bfloat16", "float16", "float32")
-KV_CACHE_DTYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
-PREFILLS = ("triton", "flashinfer")
-
-_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
 _GDN_TYPES = ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text")
-_VL_TYPES = (
-    "qwen3_vl",
-    "qwen3_vl_text",
-    "qwen3_vl_moe",
-    "qwen3_vl_moe_text",
-    "qwen2_5_vl",
-    "qwen2_5_vl_text",
-)
+_VL_TYPES = ("qwen3_vl", "qwen3_vl_text", "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen2_5_vl", "qwen2_5_vl_text")
 MODEL_TYPES = _GDN_TYPES + _VL_TYPES
 
 
@@ -138,156 +123,6 @@ class Model:
     gdn: Gdn | None
     mrope: MRope | None
     vision: Vision | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
-    """A model as it is served.
-
-    Attributes:
-        model: the model.
-        tp: tensor parallel size.
-        dtype: of activations, one of ``DTYPES``.
-        kv_cache_dtype: of the KV cache, one of ``KV_CACHE_DTYPES``; "auto" is ``dtype``.
-        ssm_dtype: of the recurrent state, one of ``DTYPES``, or "auto": the model's own, else ``dtype``.
-        speculative_tokens: draft tokens of a step, 0 without speculation.
-        max_num_seqs: the most requests of one step.
-        max_num_batched_tokens: the most tokens of one step.
-        max_model_len: the longest sequence; 0 is the model's own limit.
-        prefix_caching: whether prefix caching is on, as it is by default; linear-attention models then keep
-            their state aligned to blocks (vLLM, ``mamba_cache_mode`` "align").
-        gdn_prefill: the back end of gated delta net prefill, one of ``PREFILLS``.
-        pooling: whether the model only embeds or scores, and never decodes.
-        vision_data_parallel: whether the vision tower runs whole on each rank (``mm_encoder_tp_mode`` "data").
-    """
-
-    model: Model
-    tp: int = 1
-    dtype: str = "bfloat16"
-    kv_cache_dtype: str = "auto"
-    ssm_dtype: str = "auto"
-    speculative_tokens: int = 0
-    max_num_seqs: int = 1024
-    max_num_batched_tokens: int = 16384
-    max_model_len: int = 0
-    prefix_caching: bool = True
-    gdn_prefill: str = "triton"
-    pooling: bool = False
-    vision_data_parallel: bool = False
-
-    def __str__(self) -> str:
-        """``qwen3.5-27b tp4 bfloat16``."""
-        return f"{self.model.name} tp{self.tp} {self.dtype}"
-
-    @property
-    def q_heads(self) -> int:
-        """Query heads of one rank."""
-        return self.model.attention.heads // self.tp
-
-    @property
-    def kv_heads(self) -> int:
-        """Key and value heads of one rank; a rank has at least one, then shared with others."""
-        return max(1, self.model.attention.kv_heads // self.tp)
-
-    @property
-    def model_len(self) -> int:
-        """The longest sequence served."""
-        return self.max_model_len or self.model.max_positions
-
-    @property
-    def state_dtype(self) -> str:
-        """The dtype of the recurrent state (vLLM, model_executor/models/config.py and layers/mamba/mamba_utils.py)."""
-        own = self.model.gdn.state_dtype if self.model.gdn else ""
-        return self.ssm_dtype if self.ssm_dtype != "auto" else own or self.dtype
-
-    @property
-    def kv_token_bytes(self) -> int:
-        """Bytes that one token takes in one layer's KV cache on one rank."""
-        element = _SIZES[self.dtype if self.kv_cache_dtype == "auto" else self.kv_cache_dtype]
-        return 2 * self.kv_heads * self.model.attention.head_dim * element
-
-    @property
-    def conv_dim(self) -> int:
-        """Channels of the causal convolution on one rank."""
-        gdn = self.gdn
-        return (2 * gdn.k_heads * gdn.k_dim + gdn.v_heads * gdn.v_dim) // self.tp
-
-    @property
-    def gdn(self) -> Gdn:
-        """The gated delta net layers of a model that has them."""
-        assert self.model.gdn is not None
-        return self.model.gdn
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of one request's convolution and recurrent state in one layer on one rank.
-
-        vLLM, model_executor/layers/mamba/mamba_utils.py, ``gated_delta_net_state_shape``: the convolution's
-        state is in the KV cache's model dtype, with a row more for each draft token.
-        """
-        gdn = self.gdn
-        conv = (gdn.conv_kernel - 1 + self.speculative_tokens) * self.conv_dim * _SIZES[self.dtype]
-        return conv + gdn.v_heads // self.tp * gdn.v_dim * gdn.k_dim * _SIZES[self.state_dtype]
-
-    @property
-    def block_tokens(self) -> int:
-        """Tokens of one KV cache block: as many as make a block hold the state.
-
-        vLLM, platforms/interface.py, ``_align_hybrid_block_size``. Blocks are multiples of 16 tokens, and of 64
-        where FlashInfer's prefill exports checkpoints from inside a chunk.
-        """
-        align = 64 if self.gdn_prefill == "flashinfer" and self.prefix_caching else 16
-        return align * -(-self.state_bytes // (align * self.kv_token_bytes))
-
-    @property
-    def kv_page(self) -> int:
-        """Bytes of one KV cache page, to which the state is padded: a constexpr stride of several kernels."""
-        return self.block_tokens * self.kv_token_bytes
-
-    def to_json(self) -> dict[str, Any]:
-        """The deployment and every field of its model; ``from_json`` undoes it."""
-        document: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return document
-
-    @classmethod
-    def from_json(cls, node: Node) -> "Deployment":
-        """The deployment that ``to_json`` spelled.
-
-        Raises:
-            DocumentError: a field is missing, unknown, or of the wrong kind; the message says where.
-        """
-        model = node.field("model")
-        served = {name: value for name, value in node.value.items() if name != "model"}
-        nested: dict[str, Any] = {
-            name: kind(**_plain(model.field(name), kind)) if model.has(name) else None
-            for name, kind in (("attention", Attention), ("gdn", Gdn), ("mrope", MRope), ("vision", Vision))
-        }
-        if nested["attention"] is None:
-            raise model.field("attention").error("an object")
-        plain = {name: value for name, value in model.value.items() if name not in nested}
-        return cls(
-            model=Model(**_plain(Node(plain, model.place), Model, without=nested), **nested),
-            **_plain(Node(served, node.place), cls, without=("model",)),
-        )
-
-
-def _plain(node: Node, kind: type, without: Iterable[str] = ()) -> dict[str, Any]:
-    """The fields of a dataclass of numbers, strings, flags and tuples of numbers, from an object of just those."""
-    types = {field.name: field.type for field in fields(kind) if field.name not in without}
-    node.only(*types)
-    return {name: _plain_value(node.field(name), type_) for name, type_ in types.items()}
-
-
-def _plain_value(node: Node, type_: object) -> Any:
-    if type_ is int:
-        return node.integer()
-    if type_ is bool:
-        return node.boolean()
-    if type_ is str:
-        return node.string()
-    if type_ is float:
-        return node.number()
-    return tuple(item.integer() for item in node.items())
 
 
 def presets() -> tuple[str, ...]:
@@ -422,43 +257,3 @@ def _parse_vision(vision: Node) -> Vision:
         merge=counts["spatial_merge_size"],
         positions=vision.field("num_position_embeddings").integer() if vision.has("num_position_embeddings") else 0,
     )
-
-
-def make_deployments(models: Iterable[Model], tps: Iterable[int], dtype: str | None = None) -> tuple[Deployment, ...]:
-    """Every model at every tensor parallel size.
-
-    Args:
-        models: the models.
-        tps: tensor parallel sizes.
-        dtype: of activations; None takes each model's own.
-
-    Raises:
-        ModelError: a model's heads cannot be split that way.
-    """
-    sizes = sorted(set(tps))
-    deployments = []
-    for model in models:
-        for tp in sizes:
-            if reason := misfit(model, tp):
-                raise ModelError(f"{model.name}: {reason}; choose another --tp")
-            deployments.append(Deployment(model=model, tp=tp, dtype=dtype or model.dtype))
-    return tuple(deployments)
-
-
-def misfit(model: Model, tp: int) -> str:
-    """Why the model's heads cannot be split over ``tp`` ranks, or "" where they can."""
-    split = {"num_attention_heads": model.attention.heads}
-    if model.gdn is not None:
-        split |= {"linear_num_key_heads": model.gdn.k_heads, "linear_num_value_heads": model.gdn.v_heads}
-    for field, count in split.items():
-        if count % tp:
-            return f"{field} is {count} and cannot be split over a tensor parallel size of {tp}"
-    kv_heads = model.attention.kv_heads
-    if kv_heads % tp and tp % kv_heads:
-        return f"num_key_value_heads is {kv_heads}, neither a multiple nor a divisor of a tensor parallel size of {tp}"
-    return ""
-
-
-def canonical_deployments(deployments: Iterable[Deployment]) -> tuple[Deployment, ...]:
-    """The same deployments once each, in an order that does not depend on how they were given."""
-    return tuple(sorted(set(deployments), key=lambda item: (str(item), json.dumps(item.to_json(), sort_keys=True))))

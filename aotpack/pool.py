@@ -20,12 +20,12 @@ from types import TracebackType
 from typing import TypeVar
 
 from aotpack.compiler import CompileFailed, Outcome, compile_key
+from aotpack.deployments import Deployment
 from aotpack.engines import Engine
 from aotpack.errors import TracingError
 from aotpack.families import load_families
 from aotpack.keys import CompileKey
 from aotpack.manifest import Kernel
-from aotpack.models import Deployment
 from aotpack.targets import Device, Target
 from aotpack.toolchain import Toolchain, local_toolchain
 from aotpack.tracing import LINE_INFO, Traced, Tracer, clean_environment

@@ -15,6 +15,7 @@ import click
 
 from aotpack.build import Built, Enumeration
 from aotpack.bundle import Bundle
+from aotpack.coverage import Coverage
 from aotpack.digests import hex_of
 from aotpack.findings import Finding
 from aotpack.install import Installed, Removed
@@ -149,6 +150,8 @@ def show_bundle(bundle: Bundle, *, as_json: bool) -> None:
         *(("", _deployment(deployment)) for deployment in manifest.deployments),
         ("missing", str(len(manifest.missing)) if manifest.missing else "none"),
         *(("", f"{missing.key.describe()}: {missing.reason}") for missing in manifest.missing),
+        ("unknown", str(len(manifest.unknowns)) if manifest.unknowns else "none"),
+        *(("", f"{item.name} ({item.family}), fixed by {item.fixed_by}") for item in manifest.unknowns),
         ("built by", f"aotpack {manifest.built_by}"),
     ]
     for title, text in rows:
@@ -165,6 +168,36 @@ def _deployment(deployment: dict[str, Any]) -> str:
     model = deployment.get("model")
     name = model.get("name", "?") if isinstance(model, dict) else "?"
     return f"{name} tp{deployment.get('tp', '?')} {deployment.get('dtype', '?')}"
+
+
+def show_coverage(coverage: Coverage, *, as_json: bool) -> None:
+    """What a bundle holds of what is needed, by kernel, and each key that it lacks."""
+    if as_json:
+        _show_json(
+            {
+                "complete": coverage.complete,
+                "kernels": [
+                    {"kernel": row.kernel, "needed": row.needed, "held": row.held, "missing": list(row.missing)}
+                    for row in coverage.kernels
+                ],
+                "unknowns": [
+                    {"family": unknown.family, "name": unknown.name, "fixed_by": unknown.fixed_by}
+                    for unknown in coverage.unknowns
+                ],
+            }
+        )
+        return
+    width = max((len(row.kernel) for row in coverage.kernels), default=6)
+    click.echo(f"{'kernel':<{width}}  needed    held missing")
+    for row in coverage.kernels:
+        click.echo(f"{row.kernel:<{width}} {row.needed:>7} {row.held:>7} {len(row.missing):>7}")
+    needed, held = (sum(getattr(row, name) for row in coverage.kernels) for name in ("needed", "held"))
+    click.echo(f"{'all':<{width}} {needed:>7} {held:>7} {needed - held:>7}")
+    for row in coverage.kernels:
+        for missing in row.missing:
+            click.echo(f"missing: {missing}")
+    for unknown in coverage.unknowns:
+        click.echo(f"unknown: {unknown.name} (family {unknown.family}) is fixed by {unknown.fixed_by}")
 
 
 def show_installed(installed: Installed) -> None:

@@ -23,11 +23,11 @@ from triton import knobs
 from triton.runtime.jit import JITFunction
 
 from aotpack.bundle import Bundle, open_bundle
+from aotpack.deployments import Deployment
 from aotpack.documents import Node
 from aotpack.engines import Engine, find_engine
 from aotpack.families import load_families
 from aotpack.install import install_bundle
-from aotpack.models import Deployment
 from aotpack.targets import Target
 from aotpack.tracing import Tracer
 

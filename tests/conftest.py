@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from aotpack.build import Built, build_bundle
+from aotpack.build import Built, Selection, build_bundle
+from aotpack.deployments import make_services
 from aotpack.engines import Engine, find_engine
-from aotpack.models import load_model, make_deployments
+from aotpack.models import load_model
 from aotpack.targets import Target
 
 ROOT = Path(__file__).parent.parent
@@ -73,11 +74,6 @@ def built(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """One real bundle: three families, two models, TP 1 and 4, for sm90."""
     needs_compiler()
     models = [load_model("qwen3.5-27b"), load_model("qwen3-vl-2b")]
-    return build_bundle(
-        engine,
-        [SM90],
-        FAMILIES,
-        make_deployments(models, [1, 4]),
-        output=tmp_path_factory.mktemp("bundle"),
-        jobs=2,
-    )
+    services = make_services(models, [1, 4], gdn_prefill="triton")
+    selection = Selection(engine=engine, targets=(SM90,), families=FAMILIES, services=services)
+    return build_bundle(selection, output=tmp_path_factory.mktemp("bundle"), jobs=2)

@@ -8,16 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from aotpack.build import Built, build_bundle, enumerate_keys
+from aotpack.build import Built, Selection, build_bundle, enumerate_keys
 from aotpack.compiler import one_line
+from aotpack.deployments import Service, make_services
 from aotpack.engines import Engine, find_engine
 from aotpack.errors import ModelError, OutputError
-from aotpack.models import load_model, make_deployments
+from aotpack.models import load_model
 from aotpack.targets import Target
 from tests.conftest import FAMILIES, SM90, needs_compiler
 from tests.engines import change, copy_engine
 
-SMALL = make_deployments([load_model("qwen3.5-27b")], [1])
+SMALL = make_services([load_model("qwen3.5-27b")], [1], gdn_prefill="triton")
+
+
+def select(
+    engine: Engine, *families: str, targets: tuple[Target, ...] = (SM90,), services: tuple[Service, ...] = SMALL
+) -> Selection:
+    return Selection(engine=engine, targets=targets, families=families or FAMILIES, services=services)
 
 
 def strings(data: bytes) -> str:
@@ -88,7 +95,7 @@ def test_a_key_that_fails_is_reported_while_the_rest_goes_on(engine: Engine, tmp
         "    is_left_overlap = dst",
         "    tl.static_assert(BLOCK_SIZE < 0, 'too wide')\n    is_left_overlap = dst",
     )
-    built = build_bundle(find_engine(str(tree), print), [SM90], FAMILIES, SMALL, output=tmp_path, jobs=2)
+    built = build_bundle(select(find_engine(str(tree), print)), output=tmp_path, jobs=2)
     (failure,) = built.failures
     assert failure.key.function == "batch_memcpy_kernel"
     assert "too wide" in failure.reason
@@ -114,7 +121,7 @@ def test_a_worker_that_dies_takes_no_other_key_with_it(engine: Engine, tmp_path:
         "    is_left_overlap = dst",
         "    _end(BLOCK_SIZE)\n    is_left_overlap = dst",
     )
-    built = build_bundle(find_engine(str(tree), print), [SM90], FAMILIES, SMALL, output=tmp_path, jobs=2)
+    built = build_bundle(select(find_engine(str(tree), print)), output=tmp_path, jobs=2)
     assert [failure.key.function for failure in built.failures] == ["batch_memcpy_kernel"]
     assert "died on this key" in built.failures[0].reason
     assert len(built.bundle.manifest.entries) == 3
@@ -122,23 +129,23 @@ def test_a_worker_that_dies_takes_no_other_key_with_it(engine: Engine, tmp_path:
 
 def test_several_targets_have_a_frame_each(engine: Engine, tmp_path: Path) -> None:
     needs_compiler()
-    targets = [Target("cuda", 100), Target("cuda", 80)]
-    built = build_bundle(engine, targets, ["memcpy"], SMALL, output=tmp_path, jobs=1)
+    targets = (Target("cuda", 100), Target("cuda", 80))
+    built = build_bundle(select(engine, "layernorm", targets=targets), output=tmp_path, jobs=1)
     assert built.bundle.path.name.endswith("-sm80+sm100.tar.zst")
-    assert [len(built.bundle.manifest.blobs(target)) for target in built.bundle.manifest.targets] == [2, 2]
-    assert len(dict(built.bundle.blobs())) == 4
+    assert [len(built.bundle.manifest.blobs(target)) for target in built.bundle.manifest.targets] == [6, 6]
+    assert len(dict(built.bundle.blobs())) == 12
 
 
 def test_nothing_to_compile_is_an_error(engine: Engine) -> None:
     needs_compiler()
-    vision_only = make_deployments([load_model("qwen3-vl-2b")], [1])
-    with pytest.raises(ModelError, match="none of the families memcpy serves qwen3-vl-2b tp1 bfloat16"):
-        enumerate_keys(engine, [SM90], ["memcpy"], vision_only, jobs=1)
+    vision_only = make_services([load_model("qwen3-vl-2b")], [1])
+    with pytest.raises(ModelError, match="none of the families layernorm serves qwen3-vl-2b tp1 bfloat16"):
+        enumerate_keys(select(engine, "layernorm", services=vision_only), jobs=1)
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_any_work(engine: Engine, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="no such directory"):
-        build_bundle(engine, [SM90], FAMILIES, SMALL, output=tmp_path / "no" / "where", jobs=1)
+        build_bundle(select(engine), output=tmp_path / "no" / "where", jobs=1)
 
 
 @pytest.mark.parametrize(

@@ -298,17 +298,18 @@ def test_an_interrupted_build_leaves_nothing(engine: Engine, tmp_path: Path, num
 
 def test_keys_lists_keys_with_their_inputs_as_text_and_as_json(engine: Engine) -> None:
     needs_compiler()
-    arguments = ("keys", "--arch", "9.0", "--engine", engine.root, "--model", "qwen3-vl-2b", "--tp", "1,2")
+    selection = ["--arch", "9.0", "--model", "qwen3-vl-2b", "--tp", "1,2", "--family", "mrope"]
+    arguments = ("keys", "--engine", engine.root, *selection)
     text = run(*arguments)
     assert text.exit_code == 0
     assert text.stdout.count("reached by qwen3-vl-2b tp2 bfloat16: tokens=") == 3
     document = json.loads(run(*arguments, "--json").stdout)
-    assert (document["version"], document["engine"]["version"], len(document["keys"])) == (1, "0.33.0", 6)
+    assert (document["version"], document["engine"]["version"], len(document["keys"])) == (1, "0.33.0", 7)
 
 
 def test_presets_that_a_size_does_not_fit_are_left_out_without_model(engine: Engine) -> None:
     needs_compiler()
-    result = run("keys", "--arch", "sm90", "--engine", engine.root, "--tp", "8", "--json")
+    result = run("keys", "--arch", "sm90", "--engine", engine.root, "--tp", "8", "--json", "--family", "mrope")
     names = {deployment["model"]["name"] for deployment in json.loads(result.stdout)["deployments"]}
     assert names == set(presets()) - {"qwen2.5-vl-7b"}
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from aotpack.deployments import Deployment
 from aotpack.engines import Engine
 from aotpack.errors import UsageError
 from aotpack.families import load_families, token_counts
-from aotpack.models import Deployment, load_model
+from aotpack.models import load_model
 from aotpack.pool import Pool, WorkerSpec
 from tests.conftest import SM90, needs_compiler
 from tests.recorded import comparable, recorded_keys

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from aotpack.deployments import Deployment
 from aotpack.engines import Engine
 from aotpack.families import Trace
 from aotpack.families.layernorm import FAMILY
-from aotpack.models import Deployment, load_model
+from aotpack.models import load_model
 from aotpack.pool import Pool
 from aotpack.targets import DEVICES
 from tests.traced import constant, divisible, keys_of, sweep, tracing

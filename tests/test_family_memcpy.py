@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from aotpack.deployments import Deployment
 from aotpack.engines import Engine
 from aotpack.families import Trace
 from aotpack.families.memcpy import FAMILY
-from aotpack.models import Deployment, load_model
+from aotpack.models import load_model
 from aotpack.pool import Pool
 from aotpack.targets import Target
 from tests.recorded import comparable, recorded_keys

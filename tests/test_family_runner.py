@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from aotpack.deployments import Deployment
 from aotpack.engines import Engine
 from aotpack.families import Trace
 from aotpack.families.runner import FAMILY
 from aotpack.keys import CompileKey
-from aotpack.models import Deployment, load_model
+from aotpack.models import load_model
 from aotpack.pool import Pool, WorkerSpec
 from aotpack.targets import Target
 from tests.recorded import comparable, recorded_keys

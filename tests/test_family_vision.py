@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from aotpack.deployments import Deployment
 from aotpack.engines import Engine
 from aotpack.families import Trace
 from aotpack.families.vision import FAMILY
-from aotpack.models import Deployment, load_model
+from aotpack.models import load_model
 from aotpack.pool import Pool
 from aotpack.targets import Target
 from tests.traced import constant, divisible, keys_of, sweep, tracing

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from aotpack.deployments import Deployment, canonical_deployments, make_services, misfit
 from aotpack.documents import Node
 from aotpack.errors import DocumentError, ModelError, UsageError
-from aotpack.models import Deployment, canonical_deployments, load_model, make_deployments, misfit, presets
+from aotpack.models import load_model, presets
 
 
 def config(preset: str = "qwen3.5-27b") -> dict[str, Any]:
@@ -118,7 +119,7 @@ def test_swish_is_silu_as_vllm_takes_it(tmp_path: Path) -> None:
 
 def test_a_size_that_the_heads_cannot_be_split_over_is_refused() -> None:
     with pytest.raises(ModelError, match=r"qwen2.5-vl-7b: num_attention_heads is 28 and cannot be split"):
-        make_deployments([load_model("qwen2.5-vl-7b")], [8])
+        make_services([load_model("qwen2.5-vl-7b")], [8])
 
 
 def test_key_heads_fewer_than_ranks_are_shared() -> None:
@@ -129,8 +130,10 @@ def test_key_heads_fewer_than_ranks_are_shared() -> None:
 
 def test_the_same_deployments_come_in_the_same_order_however_they_are_given() -> None:
     models = [load_model(name) for name in ("qwen3-vl-8b", "qwen3.5-27b")]
-    once = canonical_deployments(make_deployments(models, [2, 1]))
-    assert once == canonical_deployments([*make_deployments(models[::-1], [1, 2]), *make_deployments(models, [1])])
+    one, other = (
+        [Deployment(model=model, tp=tp) for model in given for tp in (1, 2)] for given in (models, models[::-1])
+    )
+    assert canonical_deployments(one) == canonical_deployments([*other, *one])
 
 
 @pytest.mark.parametrize("name", presets())

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from aotpack.deployments import Deployment
 from aotpack.engines import Engine, find_engine
 from aotpack.errors import EngineError, TracingError
 from aotpack.families import load_families
-from aotpack.models import Deployment, load_model
+from aotpack.models import load_model
 from aotpack.pool import Pool, WorkerSpec
 from aotpack.targets import Target
 from aotpack.tracing import Traced
@@ -97,6 +98,21 @@ def test_a_question_to_the_platform_that_is_not_answered_is_refused(tree: Path) 
     )
     with pytest.raises(TracingError, match=r"current_platform\.moon is asked, which aotpack does not answer"):
         trace(tree)
+
+
+def test_a_kernel_that_reaches_into_a_stubbed_module_is_named(tree: Path) -> None:
+    launch = "    is_left_overlap = dst"
+    change(
+        tree,
+        MEMCPY,
+        "from vllm.triton_utils import tl, triton",
+        "from vllm.triton_utils import tl, triton\nfrom vllm.x import y",
+    )
+    change(tree, MEMCPY, launch, f"    y()\n{launch}")
+    engine = find_engine(str(tree), print)
+    with Pool(WorkerSpec(engine=engine, target=SM90, families=("memcpy",)), 1) as pool:
+        with pytest.raises(TracingError, match=rf"family memcpy: {MEMCPY}:batch_memcpy_kernel .* cannot be hashed"):
+            pool.describe()
 
 
 def test_a_kernel_that_the_family_does_not_name_is_refused(tree: Path) -> None:

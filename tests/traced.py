@@ -10,10 +10,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from aotpack.deployments import Deployment
 from aotpack.engines import Engine
 from aotpack.families import Family
 from aotpack.keys import CompileKey
-from aotpack.models import Deployment, load_model
+from aotpack.models import load_model
 from aotpack.pool import Pool, WorkerSpec
 from aotpack.targets import Device, Target
 from aotpack.tracing import Tracer, clean_environment

@@ -17,8 +17,9 @@ from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Protocol
 
+from aotpack.deployments import Deployment
 from aotpack.errors import AotpackError, UsageError
-from aotpack.models import Deployment
+from aotpack.findings import Finding
 
 GROUP = "aotpack.families"
 
@@ -31,6 +32,17 @@ class Trace(Protocol):
 
     def input(self, **quantities: int | str | bool) -> AbstractContextManager[None]:
         """Name the input that is tried in the block; keys recorded in it are reached by it."""
+
+    def setting(self, name: str, fixed_by: str) -> int | None:
+        """A value that only the serving machine fixes, where the user gave it.
+
+        Where not, it is noted as unknown, and the family leaves out what depends on it: the manifest and the
+        coverage report then say so.
+
+        Args:
+            name: what the value is, in a few words with hyphens: ``cache-lines``.
+            fixed_by: what fixes it on the serving machine.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +93,19 @@ def load_families(names: Iterable[str] = ()) -> tuple[Family, ...]:
         if name not in installed:
             raise UsageError(f"{name!r} is not a family; installed are {', '.join(sorted(installed))}")
     return tuple(_load(installed[name]) for name in wanted)
+
+
+def usable_families() -> tuple[tuple[Family, ...], tuple[Finding, ...]]:
+    """Every installed family that can be loaded, and a finding for each that cannot."""
+    families: list[Family] = []
+    findings: list[Finding] = []
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        try:
+            families.append(_load(point))
+        except AotpackError as error:
+            hint = "its kernels are not packed"
+            findings.append(Finding(code="F101", subject=f"family {point.name}", detail=str(error), hint=hint))
+    return tuple(families), tuple(findings)
 
 
 def _load(point: EntryPoint) -> Family:

@@ -35,8 +35,8 @@ from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
+from aotpack.deployments import Deployment
 from aotpack.families import ExpectedKernel, Family, Trace
-from aotpack.models import Deployment
 
 _FLA = "vllm.third_party.flash_linear_attention.ops"
 _MAMBA = "vllm.model_executor.layers.mamba"

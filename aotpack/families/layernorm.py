@@ -14,8 +14,8 @@ without a dtype, which leaves torch's default, and that is the model's dtype whi
 float32 beside activations in half precision is a layer of OLMo's, whose configuration names the dtype.
 """
 
+from aotpack.deployments import Deployment
 from aotpack.families import ExpectedKernel, Family, Trace, token_counts
-from aotpack.models import Deployment
 
 _OPS = "vllm.third_party.flash_linear_attention.ops"
 _GUARD = f"{_OPS}.layernorm_guard"

@@ -34,8 +34,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from aotpack.deployments import Deployment
 from aotpack.families import ExpectedKernel, Family, Trace
-from aotpack.models import Deployment
 
 _UTILS = "vllm.v1.worker.mamba_utils"
 _V2_STATE = "vllm.v1.worker.gpu.model_states.mamba_hybrid"

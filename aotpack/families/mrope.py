@@ -31,8 +31,9 @@ positions follow from max_num_batched_tokens and, for the V2 runner's kernel, fr
 
 from types import SimpleNamespace
 
+from aotpack.deployments import Deployment
 from aotpack.families import ExpectedKernel, Family, Trace, token_counts
-from aotpack.models import Deployment, MRope
+from aotpack.models import MRope
 
 _MROPE = "vllm.model_executor.layers.rotary_embedding.mrope"
 _FUSED = "vllm.model_executor.layers.fused_qk_norm_rope"

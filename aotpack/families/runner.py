@@ -42,8 +42,8 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+from aotpack.deployments import Deployment
 from aotpack.families import ExpectedKernel, Family, Trace
-from aotpack.models import Deployment
 
 _V1 = "vllm.v1"
 _GPU = f"{_V1}.worker.gpu"
@@ -919,6 +919,7 @@ FAMILY = Family(
         f"{_SAMPLE}.penalties",
         f"{_SAMPLE}.prompt_logprob",
         f"{_SAMPLE}.sampler",
+        f"{_SAMPLE}.watermark",
         f"{_SAMPLE}.states",
         f"{_SAMPLE}.thinking_budget",
         f"{_SPEC}.rejection_sampler",

@@ -25,8 +25,9 @@ leave data-parallel as the only way to serve the model with its tower (vLLM's ``
 from types import SimpleNamespace
 from typing import Any
 
+from aotpack.deployments import Deployment
 from aotpack.families import ExpectedKernel, Family, Trace
-from aotpack.models import Deployment, Vision
+from aotpack.models import Vision
 
 _ROTARY = "vllm.vllm_flash_attn.ops.triton.rotary"
 _COMMON = "vllm.model_executor.layers.rotary_embedding.common"

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from aotpack.deployments import Deployment
 from aotpack.engines import Engine
 from aotpack.errors import EngineError, TracingError
 from aotpack.families import ExpectedKernel, Family
 from aotpack.keys import CompileKey
-from aotpack.manifest import Kernel
-from aotpack.models import Deployment
+from aotpack.manifest import Kernel, Unknown
 from aotpack.targets import DEVICES, Device, Target
 from aotpack.tracing import vllm
 from aotpack.tracing.device import pretend
@@ -55,10 +55,12 @@ class Traced:
     Attributes:
         family: the family's name.
         keys: each key with the first input that reached it.
+        unknowns: values that the family asked for and were not given.
     """
 
     family: str
     keys: tuple[tuple[CompileKey, Quantities], ...]
+    unknowns: tuple[Unknown, ...]
 
 
 class Tracer:
@@ -87,6 +89,8 @@ class Tracer:
         self._families = {family.name: family for family in families}
         self._recorder = Recorder(target)
         self._recorder.install()
+        self._settings: dict[str, int] = {}
+        self._unknowns: dict[str, str] = {}
         self._kernels = import_kernels(engine, target, families, device)
 
     def module(self, name: str) -> ModuleType:
@@ -105,20 +109,24 @@ class Tracer:
         with self._recorder.input(**quantities):
             yield
 
+    def setting(self, name: str, fixed_by: str) -> int | None:
+        """A value that only the serving machine fixes, where the user gave it; else it is noted as unknown."""
+        if name not in self._settings:
+            self._unknowns[name] = fixed_by
+        return self._settings.get(name)
+
     def trace(self, deployment: Deployment) -> tuple[Traced, ...]:
         """Drive every family that serves a deployment.
 
         Raises:
             TracingError: a wrapper could not be driven, or launched a kernel that its family does not name.
         """
-        return tuple(
-            Traced(family=family.name, keys=self._drive(family, deployment))
-            for family in self._families.values()
-            if family.serves(deployment)
-        )
+        return tuple(self._drive(family, deployment) for family in self._families.values() if family.serves(deployment))
 
-    def _drive(self, family: Family, deployment: Deployment) -> tuple[tuple[CompileKey, Quantities], ...]:
+    def _drive(self, family: Family, deployment: Deployment) -> Traced:
         where = f"family {family.name}, {deployment}, {self._engine}"
+        self._settings = dict(deployment.settings)
+        self._unknowns.clear()
         try:
             family.drive(self, deployment)
         except TracingError as error:
@@ -130,20 +138,36 @@ class Tracer:
         for item in recorded:
             if item.key.kernel not in named:
                 raise TracingError(f"{where}: the wrappers launch {item.key.kernel}, which the family does not name")
-        return tuple((item.key, item.reached) for item in recorded)
+        return Traced(
+            family=family.name,
+            keys=tuple((item.key, item.reached) for item in recorded),
+            unknowns=tuple(
+                Unknown(family=family.name, name=name, fixed_by=fixed_by) for name, fixed_by in self._unknowns.items()
+            ),
+        )
 
     def function(self, kernel: str) -> Any:
         """The ``JITFunction`` of one of the families' kernels."""
         return self._kernels[kernel]
 
     def kernels(self) -> tuple[Kernel, ...]:
-        """The families' kernels and the identity of their sources, by name."""
+        """The families' kernels and the identity of their sources, by name.
+
+        Raises:
+            TracingError: a kernel reaches a name of a stubbed module, which its family must declare.
+        """
         owners = {kernel.name: family.name for family in self._families.values() for kernel in family.kernels}
-        return tuple(
-            Kernel(name=name, family=owners[name], cache_key=cache_key, source=source)
-            for name in sorted(self._kernels)
-            for cache_key, source in [source_of(self._kernels[name])]
-        )
+        return tuple(self._identify(name, owners[name]) for name in sorted(self._kernels))
+
+    def _identify(self, name: str, family: str) -> Kernel:
+        try:
+            cache_key, source = source_of(self._kernels[name])
+        except Exception as error:
+            raise TracingError(
+                f"family {family}: {name} of {self._engine} cannot be hashed: {error}; "
+                "the family must declare the modules that the kernel reaches"
+            ) from error
+        return Kernel(name=name, family=family, cache_key=cache_key, source=source)
 
 
 def import_kernels(engine: Engine, target: Target, families: tuple[Family, ...], device: Device) -> dict[str, Any]:

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from aotpack.bundle import Bundle, open_bundle
+from aotpack.deployments import Deployment
 from aotpack.documents import Node
 from aotpack.engines import find_engine
 from aotpack.families import load_families
 from aotpack.install import install_bundle
-from aotpack.models import Deployment
 from aotpack.targets import DEVICES, Target
 
 COUNTS = (*range(1, 21), 32, 33, 40, 48, 50, 64, 100, 101, 1000, 1024, 8191, 8192)
