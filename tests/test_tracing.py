@@ -110,9 +110,24 @@ def test_a_kernel_that_reaches_into_a_stubbed_module_is_named(tree: Path) -> Non
     )
     change(tree, MEMCPY, launch, f"    y()\n{launch}")
     engine = find_engine(str(tree), print)
-    with Pool(WorkerSpec(engine=engine, target=SM90, families=("memcpy",)), 1) as pool:
-        with pytest.raises(TracingError, match=rf"family memcpy: {MEMCPY}:batch_memcpy_kernel .* cannot be hashed"):
-            pool.describe()
+    expected = rf"family memcpy: {MEMCPY}:batch_memcpy_kernel .* cannot be hashed"
+    with (
+        Pool(WorkerSpec(engine=engine, target=SM90, families=("memcpy",)), 1) as pool,
+        pytest.raises(TracingError, match=expected),
+    ):
+        pool.describe()
+
+
+def test_a_constant_that_is_a_stand_in_never_enters_a_kernels_identity(tree: Path) -> None:
+    old, new = "from vllm.triton_utils import tl, triton", "from vllm.x import y\n_MASK = tl.constexpr(y)"
+    change(tree, MEMCPY, old, f"{old}\n{new}")
+    change(tree, MEMCPY, "    is_left_overlap = dst", "    size = size + _MASK\n    is_left_overlap = dst")
+    engine = find_engine(str(tree), print)
+    with (
+        Pool(WorkerSpec(engine=engine, target=SM90, families=("memcpy",)), 1) as pool,
+        pytest.raises(TracingError, match="its constant _MASK is a stand-in"),
+    ):
+        pool.describe()
 
 
 def test_a_kernel_that_the_family_does_not_name_is_refused(tree: Path) -> None:

@@ -920,6 +920,7 @@ FAMILY = Family(
         f"{_SAMPLE}.prompt_logprob",
         f"{_SAMPLE}.sampler",
         f"{_SAMPLE}.watermark",
+        f"{_V1}.watermarking.prfs.philox",
         f"{_SAMPLE}.states",
         f"{_SAMPLE}.thinking_budget",
         f"{_SPEC}.rejection_sampler",

@@ -103,6 +103,23 @@ def _untouched(zeros: Any) -> Any:
     return made
 
 
+def _zeroed(make: Any) -> Any:
+    """A factory whose tensors of whole numbers are zeros.
+
+    A kernel that is recorded does not run, so what it would have written stays as it was made; where callers use
+    that as indices, whatever stood in the memory must not decide what they do.
+    """
+
+    @functools.wraps(make)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        tensor = make(*args, **kwargs)
+        if not tensor.is_floating_point() and tensor.nbytes < _LARGE:
+            tensor.zero_()
+        return tensor
+
+    return made
+
+
 def pretend(target: Target, device: Device) -> None:
     """Make this process believe that it has one GPU.
 
@@ -145,6 +162,8 @@ def pretend(target: Target, device: Device) -> None:
     torch.zeros = _untouched(torch.zeros)
     for name in ("empty", "tensor", "zeros"):
         setattr(torch, name, _without_pinning(getattr(torch, name)))
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+        setattr(owner, name, _zeroed(getattr(owner, name)))
     torch.accelerator.device_index = lambda _index: contextlib.nullcontext()
     # Wrappers that serve CPU tensors too choose their way by this.
     torch.Tensor.is_cuda = property(lambda _tensor: True)

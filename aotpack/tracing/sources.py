@@ -8,6 +8,8 @@ kernel starts, and the constexpr globals it reaches (triton/runtime/jit.py, ``JI
 from typing import Any
 
 from aotpack.digests import digest_json
+from aotpack.errors import TracingError
+from aotpack.tracing.stubs import Inert
 
 
 def source_of(function: Any) -> tuple[str, str]:
@@ -15,11 +17,19 @@ def source_of(function: Any) -> tuple[str, str]:
 
     Args:
         function: a ``JITFunction``.
+
+    Raises:
+        TracingError: it reaches a constant of a module that is stubbed.
     """
     for callable_ in _reached(function):
         callable_.hash = None
         callable_.used_global_vals = {}
-    return function.cache_key, _unplaced(function)
+    cache_key = function.cache_key
+    for callable_ in _reached(function):
+        for (name, _), (value, _) in callable_.used_global_vals.items():
+            if isinstance(getattr(value, "value", value), Inert):
+                raise TracingError(f"its constant {name} is a stand-in")
+    return cache_key, _unplaced(function)
 
 
 def _unplaced(function: Any) -> str:
