@@ -8,7 +8,9 @@ from aotpack.keys import CompileKey
 from aotpack.record import comparable as form_of
 from aotpack.record import read_records
 
-H200 = Path(__file__).parent / "data" / "recorded-vllm-0.33.0-h200-qwen3_5.jsonl"
+DATA = Path(__file__).parent / "data"
+H200 = DATA / "recorded-vllm-0.33.0-h200-qwen3_5.jsonl"
+H200_FP16 = DATA / "recorded-vllm-0.33.0-h200-qwen3_5-fp16.jsonl"
 
 
 def recorded_keys(path: Path = H200) -> list[dict[str, Any]]:

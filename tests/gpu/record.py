@@ -230,7 +230,8 @@ def _see(engine: Any) -> None:
             patches = sum(time_ * height * width for time_, height, width in grid)
             pixels = torch.randn(patches, 3 * 2 * 16 * 16, dtype=config.model_config.dtype, device="cuda")
             tower(pixels, grid)
-        torch.cuda.synchronize()
+            # What the tower copies to the device it stages in memory that its next call may use again.
+            torch.cuda.synchronize()
 
 
 if __name__ == "__main__":
