@@ -8,10 +8,11 @@ The road that data takes::
 
     engine + deployments --families, traced--> compile keys --compile--> artifacts --> bundle --install--> cache
 
-Each module holds one noun, and imports go down this list only: ``cli``, ``report``, ``build`` and ``install``,
-``pool``, ``bundle``, ``tritoncache``, ``compiler``, ``tracing``, ``families``, ``engines``, ``models``,
-``manifest``, ``archive``, ``toolchain``, ``keys``, ``targets``, ``documents`` and ``atomic``, ``digests``,
-``findings``, ``errors``. torch is imported in worker processes alone; Triton there, and by ``toolchain`` when asked.
+Each module holds one noun, and imports go down this list only: ``cli``, ``report``, ``coverage``, ``build``
+and ``install``, ``pool``, ``bundle``, ``tritoncache``, ``record``, ``compiler``, ``tracing``, ``families``,
+``engines``, ``deployments``, ``models``, ``manifest``, ``archive``, ``toolchain``, ``keys``, ``targets``,
+``documents`` and ``atomic``, ``digests``, ``findings``, ``errors``. torch is imported in worker processes alone;
+Triton there, and by ``toolchain`` when asked.
 
 Words: an *engine* is the distribution whose kernels are packed, a *kernel* one ``@triton.jit`` function of it, a
 *family* kernels that belong together with the code that drives their launches, a *model* what decides shapes, a

@@ -108,11 +108,21 @@ def _distance(found: Any, expected: Any) -> float:
     return float((found - expected).abs().max() / expected.abs().max())
 
 
+def _has_gdn(deployment: Deployment) -> bool:
+    return deployment.model.gdn is not None
+
+
+def _rotates_alone(deployment: Deployment) -> bool:
+    """Models with an output gate rotate in a fused kernel."""
+    return deployment.model.mrope is not None and not deployment.model.attention.output_gate
+
+
 CHECKS = {
-    "layernorm": ("vllm.third_party.flash_linear_attention.ops.layernorm_guard", rms_norm),
-    "mrope": ("vllm.model_executor.layers.rotary_embedding.mrope", rotation),
-    "memcpy": ("vllm.v1.worker.mamba_utils", copies),
+    "vllm.third_party.flash_linear_attention.ops.layernorm_guard:layer_norm_fwd_kernel": (_has_gdn, rms_norm),
+    "vllm.model_executor.layers.rotary_embedding.mrope:_triton_mrope_forward": (_rotates_alone, rotation),
+    "vllm.v1.worker.mamba_utils:batch_memcpy_kernel": (_has_gdn, copies),
 }
+"""The kernels that are launched here: which deployments have them, and the check of their results."""
 
 
 def launch(bundle: Bundle, engine_spec: str) -> dict[str, Any]:
@@ -126,8 +136,8 @@ def launch(bundle: Bundle, engine_spec: str) -> dict[str, Any]:
     target = Target("cuda", 10 * major + minor)
     properties = torch.cuda.get_device_properties(0)
     device = replace(DEVICES[target.arch], name=properties.name, sm_count=properties.multi_processor_count)
-    families = [family for family in load_families(bundle.manifest.families) if family.name in CHECKS]
-    import_kernels(find_engine(engine_spec, print), target, tuple(families), device)
+    families = load_families({kernel.family for kernel in bundle.manifest.kernels if kernel.name in CHECKS})
+    import_kernels(find_engine(engine_spec, print), target, families, device)
     hits, compiled = set(), []
 
     def listen(*, src: Any, metadata: Any, cache_hit: bool, **_: Any) -> None:
@@ -142,10 +152,10 @@ def launch(bundle: Bundle, engine_spec: str) -> dict[str, Any]:
     started = time.perf_counter()
     for document in bundle.manifest.deployments:
         deployment = Deployment.from_json(Node(document))
-        for family in families:
-            if family.serves(deployment):
-                module, check = CHECKS[family.name]
-                worst[family.name] = max(worst.get(family.name, 0.0), check(sys.modules[module], deployment))
+        for name, (has, check) in CHECKS.items():
+            if has(deployment):
+                module, _, function = name.partition(":")
+                worst[function] = max(worst.get(function, 0.0), check(sys.modules[module], deployment))
     torch.cuda.synchronize()
     return {
         "gpu": properties.name,
@@ -153,7 +163,7 @@ def launch(bundle: Bundle, engine_spec: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "python": sys.version.split()[0],
         "bundle": bundle.digest,
-        "keys": sum(entry.key.target == target for entry in bundle.manifest.entries),
+        "keys": sum(entry.key.target == target and entry.key.kernel in CHECKS for entry in bundle.manifest.entries),
         "hits": len(hits),
         "compiled": compiled,
         "worst_error": worst,

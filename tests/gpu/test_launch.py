@@ -11,7 +11,7 @@ import pytest
 from aotpack.build import Built
 from tests.conftest import ROOT
 
-BOUNDS = {"layernorm": 2**-7, "mrope": 2**-7, "memcpy": 0.0}
+BOUNDS = {"layer_norm_fwd_kernel": 2**-7, "_triton_mrope_forward": 2**-7, "batch_memcpy_kernel": 0.0}
 """Of results in bfloat16, which has eight bits of mantissa; copies are exact."""
 
 
