@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import assert_never
 
 from aotpack import __version__
 from aotpack.bundle import Bundle, bundle_name, write_bundle
@@ -229,8 +228,6 @@ def _pack(
                 compiled[outcome.key] = outcome
             case CompileFailed():
                 failed[outcome.key] = outcome
-            case _ as unreachable:
-                assert_never(unreachable)
 
     def entries() -> Iterator[Entry]:
         for key, reached in enumeration.keys:

@@ -102,10 +102,15 @@ def test_a_deployment_file_says_what_flags_say(folder: Path) -> None:
 
 
 def test_json_says_the_same_as_toml(folder: Path) -> None:
-    import tomllib
-
-    (folder / "fleet.toml").write_text(TOML)
-    (folder / "fleet.json").write_text(json.dumps(tomllib.loads(TOML)))
+    toml = """
+[[deployment]]
+model = ["qwen3.5-27b", "mine"]
+tp = 2
+set = { cache-lines = 5 }
+"""
+    deployment = {"model": ["qwen3.5-27b", "mine"], "tp": 2, "set": {"cache-lines": 5}}
+    (folder / "fleet.toml").write_text(toml)
+    (folder / "fleet.json").write_text(json.dumps({"deployment": [deployment]}))
     assert load_services(folder / "fleet.json") == load_services(folder / "fleet.toml")
 
 

@@ -19,6 +19,7 @@ def test_the_command_line_loads_no_compiler_and_little_else() -> None:
     assert not loaded & HEAVY
     assert {name for name in loaded if name.startswith("aotpack.")} <= {
         "aotpack.cli",
+        "aotpack.deployments",
         "aotpack.errors",
         "aotpack.models",
         "aotpack.targets",
