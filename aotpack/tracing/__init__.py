@@ -40,12 +40,13 @@ def clean_environment(cache: str) -> None:
     what still enters a cache key is recorded in the manifest. Line info is off, so that cubins hold no path.
 
     Args:
-        cache: a private directory for what Triton writes.
+        cache: a private directory for what Triton and torch write.
     """
     for name in list(os.environ):
         if name.startswith(_DROPPED_PREFIXES) and name not in _KEPT:
             del os.environ[name]
-    os.environ |= {LINE_INFO: "1", "TRITON_CACHE_DIR": cache, "TRITON_HOME": cache}
+    private = ("TRITON_CACHE_DIR", "TRITON_HOME", "TORCHINDUCTOR_CACHE_DIR")
+    os.environ |= {LINE_INFO: "1", **dict.fromkeys(private, cache)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
