@@ -314,10 +314,39 @@ def drive_every_batch(trace: Trace, deployment: Deployment) -> None:
     gdn.FAMILY.drive(trace, deployment)
 
 
-def swept_keys(engine: Engine, target: Target, deployment: Deployment) -> set[str]:
+def drive_every_number_of_requests(trace: Trace, deployment: Deployment) -> None:
+    """Up to the limit: decoded, decoded before a prefill, and verified with all their drafts."""
+
+    def batches(deployment: Deployment) -> Iterator[gdn._Batch]:
+        for requests in range(1, deployment.max_num_seqs + 1):
+            yield gdn._Batch(decodes=requests)
+            yield gdn._Batch(decodes=requests, prefills=(2,))
+            if deployment.speculative_tokens:
+                yield gdn._Batch(drafted=(1 + deployment.speculative_tokens,) * requests)
+
+    vars(gdn).update(_batches=batches, _more_batches=lambda _: iter(()))
+    gdn.FAMILY.drive(trace, deployment)
+
+
+def drive_every_prefill(trace: Trace, deployment: Deployment) -> None:
+    """Every length of a prefill up to the limit, and up to 512 behind a decode."""
+
+    def batches(deployment: Deployment) -> Iterator[gdn._Batch]:
+        for tokens in range(1, deployment.max_num_batched_tokens + 1):
+            yield gdn._Batch(prefills=(tokens,))
+            if tokens <= 512:
+                yield gdn._Batch(decodes=1, prefills=(tokens,))
+
+    vars(gdn).update(_batches=lambda _: iter(()), _more_batches=batches)
+    gdn.FAMILY.drive(trace, deployment)
+
+
+def swept_keys(
+    engine: Engine, target: Target, deployment: Deployment, drive: Callable[[Trace, Deployment], None]
+) -> set[str]:
     with tempfile.TemporaryDirectory() as cache:
         clean_environment(cache)
-        family = replace(gdn.FAMILY, drive=drive_every_batch)
+        family = replace(gdn.FAMILY, drive=drive)
         (traced,) = Tracer(engine, target, (family,)).trace(deployment)
         return {key.digest for key, _ in traced.keys}
 
@@ -333,5 +362,29 @@ def test_every_batch_dispatches_to_an_enumerated_key(
     served = {"tp": tp, "speculative_tokens": 2, "max_num_seqs": 99, "max_num_batched_tokens": 600}
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
         deployment = Deployment(model=load_model(model), **served)  # type: ignore[arg-type]  # each is an int
-        swept = executor.submit(swept_keys, engine, target, deployment).result()
+        swept = executor.submit(swept_keys, engine, target, deployment, drive_every_batch).result()
     assert swept == {key.digest for key in enumerate_keys(model, target, **served)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("drive", "limits"),
+    [
+        (drive_every_number_of_requests, {"max_num_seqs": 1024}),
+        (drive_every_number_of_requests, {"max_num_seqs": 1024, "speculative_tokens": 1}),
+        (drive_every_prefill, {"max_num_batched_tokens": 8192}),
+    ],
+)
+@pytest.mark.parametrize("model", ["qwen3.5-27b", "qwen3-next-80b-a3b"])
+def test_no_step_up_to_the_limits_dispatches_to_another_key(
+    enumerate_keys: Enumerate,
+    engine: Engine,
+    model: str,
+    drive: Callable[[Trace, Deployment], None],
+    limits: dict[str, int],
+) -> None:
+    deployment = Deployment(model=load_model(model), tp=8, **limits)  # type: ignore[arg-type]  # each is an int
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+        swept = executor.submit(swept_keys, engine, SM90, deployment, drive).result()
+    assert swept
+    assert swept <= {key.digest for key in enumerate_keys(model, tp=8, **limits)}

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from aotpack.deployments import Deployment
+from aotpack.deployments import Deployment, misfit
 from aotpack.engines import Engine
 from aotpack.families import Trace
 from aotpack.families.layernorm import FAMILY
-from aotpack.models import load_model
+from aotpack.models import load_model, presets
 from aotpack.pool import Pool
 from aotpack.targets import DEVICES
-from tests.traced import constant, divisible, keys_of, sweep, tracing
+from tests.traced import constant, divisible, keys_of, sweep, sweep_each, tracing
 
 GUARD = "vllm.third_party.flash_linear_attention.ops.layernorm_guard"
 
@@ -55,18 +55,63 @@ def test_the_gate_of_the_configuration_reaches_the_kernel(pool: Pool) -> None:
         assert {constant(key, "ACTIVATION") for key in keys_of(pool, Deployment(model=gated))} == {gate}
 
 
+def _warm_up(trace: Trace, deployment: Deployment) -> None:
+    """vLLM's own warm-up of the kernel, as model_executor/warmup/qwen_triton_warmup.py asks for it."""
+    import torch
+
+    dtype = getattr(torch, deployment.dtype)
+    kernel = trace.module(GUARD).LayerNormFwdKernel()
+    keys = kernel.get_warmup_keys(
+        max_num_tokens=deployment.max_num_batched_tokens,
+        rows_per_token=deployment.gdn.v_heads // deployment.tp,
+        group_size=deployment.gdn.v_dim,
+        x_dtype=dtype,
+        weight_dtype=dtype,
+        device=torch.device("cuda", 0),
+        norm_before_gate=True,
+        is_rms_norm=True,
+        activation=deployment.gdn.gate,
+    )
+    for key in keys:
+        kernel.compile(key)
+
+
+def test_the_keys_that_the_engine_itself_warms_up_are_those_enumerated(pool: Pool, engine: Engine) -> None:
+    models = [load_model(name) for name in presets()]
+    deployments = [
+        Deployment(model=model, tp=tp)
+        for model in models
+        for tp in (1, 2, 4, 8)
+        if model.gdn is not None and not misfit(model, tp)
+    ]
+    warmed = sweep_each(engine, replace(FAMILY, drive=_warm_up), deployments)
+    for deployment, keys in zip(deployments, warmed, strict=True):
+        assert keys == {key.digest for key in keys_of(pool, deployment)}, deployment
+
+
 def _every_count(trace: Trace, deployment: Deployment) -> None:
-    """The gated norm at every count; slices of buffers made once, since fresh ones would be copied each time."""
+    """Both ways at every count; slices of buffers made once, since fresh ones would be copied each time."""
     import torch
 
     guard = trace.module(GUARD)
     gdn, limit = deployment.gdn, deployment.max_num_batched_tokens
     dtype = getattr(torch, deployment.dtype)
     shape = (limit, gdn.v_heads // deployment.tp, gdn.v_dim)
-    core, gate, weight = (torch.empty(size, dtype=dtype) for size in (shape, shape, gdn.v_dim))
+    core, gate, out, weight = (torch.empty(size, dtype=dtype) for size in (shape, shape, shape, gdn.v_dim))
     for tokens in range(1, limit + 1):
         with trace.input(tokens=tokens):
             guard.rmsnorm_fn(core[:tokens], weight, None, z=gate[:tokens], activation=gdn.gate)
+            guard.layer_norm_fwd(
+                core[:tokens].flatten(0, 1),
+                weight,
+                None,
+                1e-6,
+                z=gate[:tokens].flatten(0, 1),
+                out=out[:tokens].flatten(0, 1),
+                group_size=gdn.v_dim,
+                is_rms_norm=True,
+                activation=gdn.gate,
+            )
 
 
 @pytest.mark.slow
@@ -74,10 +119,10 @@ def _every_count(trace: Trace, deployment: Deployment) -> None:
 @pytest.mark.parametrize("model", ["qwen3.5-0.8b", "qwen3.5-27b"])
 # Products of one architecture differ in their SM count: H100 SXM and H200, H100 PCIe, H20.
 @pytest.mark.parametrize("sms", [132, 114, 78])
-def test_every_token_count_to_8192_dispatches_to_an_enumerated_key(
+def test_every_token_count_to_the_limit_dispatches_to_an_enumerated_key(
     pool: Pool, engine: Engine, model: str, tp: int, sms: int
 ) -> None:
-    deployment = Deployment(model=load_model(model), tp=tp, max_num_batched_tokens=8192)
+    deployment = Deployment(model=load_model(model), tp=tp)
     enumerated = {key.digest for key in keys_of(pool, deployment)}
     device = replace(DEVICES[90], sm_count=sms)
     assert sweep(engine, replace(FAMILY, drive=_every_count), deployment, device) == enumerated

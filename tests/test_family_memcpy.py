@@ -153,6 +153,6 @@ def drive_every_batch(trace: Trace, deployment: Deployment) -> None:
 def test_every_number_of_requests_dispatches_to_an_enumerated_key(
     pool: Pool, engine: Engine, speculative_tokens: int
 ) -> None:
-    deployment = replace(QWEN, max_num_seqs=256, speculative_tokens=speculative_tokens)
+    deployment = replace(QWEN, speculative_tokens=speculative_tokens)
     swept = sweep(engine, replace(FAMILY, drive=drive_every_batch), deployment)
     assert swept == {key.digest for key in keys_of(pool, deployment)}

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from aotpack.models import load_model
 from aotpack.pool import Pool
 from aotpack.targets import Target
 from tests.recorded import comparable, recorded_keys
-from tests.traced import constant, divisible, keys_of, recorded_deployment, sweep, tracing
+from tests.traced import constant, divisible, keys_of, recorded_deployment, sweep, sweep_each, tracing
 
 ROTATE = "_triton_mrope_forward"
 FUSED = "_fused_qk_rmsnorm_rope_gate_kernel"
@@ -114,3 +116,45 @@ def test_every_batch_dispatches_to_an_enumerated_key(pool: Pool, engine: Engine,
     deployment = Deployment(model=load_model(model), tp=tp, max_num_batched_tokens=1024)
     swept = sweep(engine, replace(FAMILY, drive=drive_every_batch), deployment)
     assert swept == {key.digest for key in keys_of(pool, deployment)}
+
+
+def drive_every_count(trace: Trace, deployment: Deployment) -> None:
+    """Every number of tokens, without the copies that looking angles up makes: they are tensors of their own too."""
+    import torch
+
+    dtype = getattr(torch, deployment.dtype)
+    model, mrope = deployment.model, deployment.model.mrope
+    assert mrope is not None
+    head, rotary = model.attention.head_dim, model.rotary_dim
+    sizes = [deployment.q_heads * head, deployment.kv_heads * head, deployment.kv_heads * head]
+
+    class Angles:
+        def __getitem__(self, positions: Any) -> Any:
+            halves = [torch.empty(*positions.shape, rotary // 2, dtype=dtype) for _ in range(2)]
+            return SimpleNamespace(chunk=lambda *_, **__: halves)
+
+    layer = SimpleNamespace(
+        _match_cos_sin_cache_dtype=lambda _query: Angles(),
+        mrope_section=list(mrope.sections),
+        head_size=head,
+        rotary_dim=rotary,
+        mrope_interleaved=mrope.interleaved,
+        is_neox_style=True,
+    )
+    forward = trace.module("vllm.model_executor.layers.rotary_embedding.mrope").MRotaryEmbedding.forward_cuda
+    for tokens in range(1, deployment.max_num_batched_tokens + 1):
+        query, key, _ = torch.empty(tokens, sum(sizes), dtype=dtype).split(sizes, dim=-1)
+        if "qwen2_5_vl" not in model.model_type:
+            query, key = torch.empty(tokens, sizes[0], dtype=dtype), torch.empty(tokens, sizes[1], dtype=dtype)
+        with trace.input(tokens=tokens):
+            forward(layer, torch.zeros(3, tokens, dtype=torch.long), query, key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["qwen3-vl-8b", "qwen2.5-vl-72b"])
+def test_every_token_count_to_the_limit_rotates_by_an_enumerated_key(pool: Pool, engine: Engine, model: str) -> None:
+    deployments = [Deployment(model=load_model(model), tp=tp) for tp in (1, 2, 4, 8)]
+    for deployment, swept in zip(
+        deployments, sweep_each(engine, replace(FAMILY, drive=drive_every_count), deployments), strict=True
+    ):
+        assert swept == {key.digest for key in keys_of(pool, deployment, ROTATE)}, deployment

@@ -305,6 +305,24 @@ def test_every_request_dispatches_to_an_enumerated_key(engine: Engine, pool: Poo
     assert swept == {key.digest for key in keys_of(pool, deployment)}
 
 
+def drive_every_number(trace: Trace, deployment: Deployment) -> None:
+    """Every number of requests and every length of a prompt up to the limits, sampled greedily."""
+    from aotpack.families import runner as family
+
+    runner = family._make_runner(trace, deployment)
+    for requests in range(1, deployment.max_num_seqs + 1):
+        family._step(runner, *[family._GREEDY] * requests)
+    for prompt in range(1, deployment.max_num_batched_tokens + 1):
+        family._step(runner, family._GREEDY, prompt=prompt)
+
+
+@pytest.mark.slow
+def test_no_number_of_requests_or_tokens_up_to_the_limits_dispatches_to_another_key(engine: Engine, pool: Pool) -> None:
+    swept = sweep(engine, replace(FAMILY, drive=drive_every_number), QWEN)
+    assert swept
+    assert swept <= {key.digest for key in keys_of(pool, QWEN)}
+
+
 def drive_full_batches(trace: Trace, deployment: Deployment) -> None:
     """Batches as large as they come, with the limit as it is, sampled greedily.
 

@@ -168,12 +168,12 @@ def test_every_batch_of_patches_rotates_by_an_enumerated_key(pool: Pool, engine:
 def drive_every_grid(trace: Trace, deployment: Deployment) -> None:
     import aotpack.families.vision
 
-    vars(aotpack.families.vision).update(_SIDES=range(1, 33), _rotate=lambda *_: None)
+    vars(aotpack.families.vision).update(_SIDES=range(1, 65), _rotate=lambda *_: None)
     FAMILY.drive(trace, deployment)
 
 
 @pytest.mark.slow
-def test_every_grid_to_64_by_64_is_interpolated_by_an_enumerated_key(pool: Pool, engine: Engine) -> None:
+def test_every_grid_to_128_by_128_is_interpolated_by_an_enumerated_key(pool: Pool, engine: Engine) -> None:
     deployment = Deployment(model=load_model("qwen3-vl-2b"))
     swept = sweep(engine, replace(FAMILY, drive=drive_every_grid), deployment)
     assert swept == {key.digest for key in keys_of(pool, deployment, TABLE)}

@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import cache
@@ -73,13 +73,22 @@ def recorded_deployment(folder: Path) -> Deployment:
 
 def sweep(engine: Engine, family: Family, deployment: Deployment, device: Device | None = None) -> set[str]:
     """The digests of the keys that a family of the test's own reaches, driven in a process of its own."""
+    return sweep_each(engine, family, [deployment], device)[0]
+
+
+def sweep_each(
+    engine: Engine, family: Family, deployments: Sequence[Deployment], device: Device | None = None
+) -> list[set[str]]:
+    """The same for several deployments, one after another in one process."""
     needs_compiler()
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
-        return executor.submit(_sweep, engine, family, deployment, device).result()
+        return executor.submit(_sweep_each, engine, family, deployments, device).result()
 
 
-def _sweep(engine: Engine, family: Family, deployment: Deployment, device: Device | None) -> set[str]:
+def _sweep_each(
+    engine: Engine, family: Family, deployments: Sequence[Deployment], device: Device | None
+) -> list[set[str]]:
     with tempfile.TemporaryDirectory() as cache:
         clean_environment(cache)
-        traced = Tracer(engine, SM90, (family,), device).trace(deployment)
-        return {key.digest for part in traced for key, _ in part.keys}
+        tracer = Tracer(engine, SM90, (family,), device)
+        return [{key.digest for part in tracer.trace(deployment) for key, _ in part.keys} for deployment in deployments]

@@ -901,6 +901,9 @@ FAMILY = Family(
         f"{_V1}.outputs",
         f"{_V1}.sample.ops.topk_topp_sampler",
         _TOPK_TOPP,
+        # Kernels call functions of these two.
+        f"{_V1}.watermarking.prfs.philox",
+        f"{_SAMPLE}.watermark",
         f"{_V1}.worker.block_table",
         f"{_V1}.worker.utils",
         f"{_GPU}.block_table",
@@ -919,8 +922,6 @@ FAMILY = Family(
         f"{_SAMPLE}.penalties",
         f"{_SAMPLE}.prompt_logprob",
         f"{_SAMPLE}.sampler",
-        f"{_SAMPLE}.watermark",
-        f"{_V1}.watermarking.prfs.philox",
         f"{_SAMPLE}.states",
         f"{_SAMPLE}.thinking_budget",
         f"{_SPEC}.rejection_sampler",

@@ -134,6 +134,8 @@ def pretend(target: Target, device: Device) -> None:
     import torch
     from triton.runtime import driver as drivers
 
+    # A pool has a worker for each core; threads of torch's would only wait for one another.
+    torch.set_num_threads(1)
     drivers.set_active(driver)
     capability = divmod(target.arch, 10)
     properties = SimpleNamespace(
