@@ -1,6 +1,5 @@
 """The gated delta net's keys, held against a real run's, and against every batch of a step."""
 
-import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,14 +12,15 @@ from typing import Any
 import pytest
 
 from aotpack.engines import Engine
-from aotpack.families import Trace, gdn
+from aotpack.families import Trace, gdn, load_families
 from aotpack.keys import CompileKey
 from aotpack.models import Deployment, load_model
 from aotpack.pool import Pool, WorkerSpec
 from aotpack.targets import Target
 from aotpack.tracing import Tracer, clean_environment
 from tests.conftest import SM90, needs_compiler
-from tests.recorded import H200, comparable, recorded_keys
+from tests.recorded import comparable, recorded_keys
+from tests.traced import keys_of, recorded_deployment, tracing
 
 SM80, SM100 = Target("cuda", 80), Target("cuda", 100)
 
@@ -81,22 +81,9 @@ def counts(keys: list[CompileKey]) -> dict[str, int]:
     return dict(Counter(key.function for key in keys))
 
 
-def test_every_recorded_key_is_enumerated_field_by_field(enumerate_keys: Enumerate, tmp_path: Path) -> None:
-    meta = json.loads(H200.read_text().splitlines()[0])["meta"]
-    text = {**meta["text_config"], "dtype": meta["dtype"], "max_position_embeddings": 32768}
-    config = {"model_type": meta["model_type"], "text_config": text}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    enumerated = [
-        comparable(key)
-        for key in enumerate_keys(
-            str(tmp_path),
-            tp=meta["tensor_parallel_size"],
-            max_num_seqs=meta["max_num_seqs"],
-            max_num_batched_tokens=meta["max_num_batched_tokens"],
-            max_model_len=meta["max_model_len"],
-            gdn_prefill=meta["gdn_prefill_backend"],
-        )
-    ]
+def test_every_recorded_key_is_enumerated_field_by_field(engine: Engine, tmp_path: Path) -> None:
+    with tracing(engine, "gdn") as pool:
+        enumerated = [comparable(key) for key in keys_of(pool, recorded_deployment(tmp_path))]
     ours = {kernel.name for kernel in gdn.FAMILY.kernels}
     recorded = [record for record in recorded_keys() if record["kernel"] in ours]
     assert Counter(record["kernel"].partition(":")[2] for record in recorded) == {
@@ -278,6 +265,20 @@ def test_embedding_models_decode_but_do_not_speculate(enumerate_keys: Enumerate)
 
 def test_nothing_serves_float32_which_the_kernels_of_prefill_refuse(enumerate_keys: Enumerate) -> None:
     assert enumerate_keys(dtype="float32") == []
+
+
+def test_states_indices_do_not_depend_on_what_memory_held_before(engine: Engine) -> None:
+    # Every family in one process: what the others freed is what new tensors are made of.
+    families = tuple(family.name for family in load_families())
+    deployment = Deployment(model=load_model("qwen3.5-0.8b"))
+    with (
+        tracing(engine, "gdn") as alone,
+        Pool(WorkerSpec(engine=engine, target=SM90, families=families), 1) as beside,
+    ):
+        keys = {
+            key for key in keys_of(beside, deployment) if key.kernel in {kernel.name for kernel in gdn.FAMILY.kernels}
+        }
+        assert keys == set(keys_of(alone, deployment))
 
 
 def test_a_step_never_holds_more_than_the_deployment_allows(enumerate_keys: Enumerate) -> None:

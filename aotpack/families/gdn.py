@@ -319,11 +319,23 @@ def _metadata(trace: Trace, deployment: Deployment, builder: Any, batch: _Batch)
         num_actual_tokens=int(starts[-1]),
         max_query_len=int(queries.max()),
         max_seq_len=int(lengths.max()),
-        block_table_tensor=torch.zeros(len(queries), width, dtype=torch.int32),
+        block_table_tensor=_on_host(torch.zeros(len(queries), width, dtype=torch.int32)),
         slot_mapping=torch.empty(0, dtype=torch.int64),
         is_prefilling=fresh,
     )
     return builder.build(0, common, **drafts)
+
+
+def _on_host(tensor: Any) -> Any:
+    """The tensor, not claiming to be on the device, so that torch cuts the states' blocks out of their table.
+
+    On the device a kernel of family memcpy does, with the same shape and strides, and would leave them unfilled
+    here (v1/attention/backends/utils.py, ``mamba_get_block_table_tensor``); the layer indexes its states by them.
+    """
+    import torch
+
+    plain = torch._C._disabled_torch_function_impl  # noqa: SLF001  # results are tensors like any other
+    return tensor.as_subclass(type("OnHost", (torch.Tensor,), {"is_cuda": False, "__torch_function__": plain}))
 
 
 def _run_compiled(layer: Any, deployment: Deployment) -> None:
