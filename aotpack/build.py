@@ -16,6 +16,7 @@ from aotpack.compiler import Compiled, CompileFailed, Outcome
 from aotpack.digests import digest_bytes
 from aotpack.engines import Engine
 from aotpack.errors import ModelError, OutputError
+from aotpack.families import gaps, load_families
 from aotpack.findings import Finding
 from aotpack.keys import CompileKey
 from aotpack.manifest import Artifact, Entry, Kernel, Manifest, Missing, Reached
@@ -44,6 +45,7 @@ class Enumeration:
         deployments: the deployments, in canonical order.
         kernels: the families' kernels, by name.
         keys: each key once, by kernel and key, with the first input that reached it.
+        gaps: what the families are known to lack for this release.
     """
 
     engine: Engine
@@ -53,10 +55,11 @@ class Enumeration:
     deployments: tuple[Deployment, ...]
     kernels: tuple[Kernel, ...]
     keys: tuple[tuple[CompileKey, Reached], ...]
+    gaps: tuple[Finding, ...]
 
     def findings(self) -> list[Finding]:
         """What a user should know of it before trusting a bundle of it."""
-        return self.engine.check(self.toolchain.triton)
+        return [*self.engine.check(self.toolchain.triton), *self.gaps]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,14 +179,16 @@ def _enumerate(
             f"none of the families {', '.join(families)} serves {', '.join(map(str, ordered))}; "
             "there is nothing to compile"
         )
+    loaded = load_families(families)
     return Enumeration(
         engine=engine,
         toolchain=toolchain,
         targets=(target,),
-        families=tuple(sorted(families)),
+        families=tuple(family.name for family in loaded if engine.version not in family.undriven),
         deployments=ordered,
         kernels=kernels,
         keys=tuple(sorted(reached.items(), key=lambda item: _order(item[0]))),
+        gaps=tuple(gaps(loaded, engine)),
     )
 
 

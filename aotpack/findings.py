@@ -5,6 +5,9 @@ from dataclasses import dataclass
 CODES = {
     "E101": "engine release that aotpack has not been tested with",
     "E102": "Triton release other than the one this engine release runs with",
+    "E103": "kernel that this engine release does not have",
+    "E104": "kernel whose keys the serving machine alone fixes",
+    "E105": "family that does not drive this engine release",
     "K101": "compile key that could not be compiled",
     "M101": "model that launches none of the families' kernels",
     "I101": "entry of the cache that another process or user has changed since it was installed",

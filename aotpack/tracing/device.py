@@ -146,5 +146,6 @@ def pretend(target: Target, device: Device) -> None:
     for name in ("empty", "tensor", "zeros"):
         setattr(torch, name, _without_pinning(getattr(torch, name)))
     torch.accelerator.device_index = lambda _index: contextlib.nullcontext()
+    torch.accelerator.empty_cache = lambda: None
     # Wrappers that serve CPU tensors too choose their way by this.
     torch.Tensor.is_cuda = property(lambda _tensor: True)
