@@ -16,6 +16,7 @@ from aotpack.deployments import Deployment, Service, canonical_deployments
 from aotpack.digests import digest_bytes
 from aotpack.engines import Engine
 from aotpack.errors import ModelError, OutputError
+from aotpack.families import gaps, load_families
 from aotpack.findings import Finding
 from aotpack.keys import CompileKey
 from aotpack.manifest import Artifact, Entry, Kernel, Manifest, Missing, Reached, Unknown
@@ -44,6 +45,7 @@ class Enumeration:
         kernels: the families' kernels, by name.
         keys: each key once, by kernel and key, with the first input that reached it.
         unknowns: values that decide further keys, and that only the serving machine fixes.
+        gaps: what the families are known to lack for this release.
     """
 
     engine: Engine
@@ -54,10 +56,11 @@ class Enumeration:
     kernels: tuple[Kernel, ...]
     keys: tuple[tuple[CompileKey, Reached], ...]
     unknowns: tuple[Unknown, ...]
+    gaps: tuple[Finding, ...]
 
     def findings(self) -> list[Finding]:
         """What a user should know of it before trusting a bundle of it."""
-        return [*self.engine.check(self.toolchain.triton), *map(_finding, self.unknowns)]
+        return [*self.engine.check(self.toolchain.triton), *self.gaps, *map(_finding, self.unknowns)]
 
 
 def _finding(unknown: Unknown) -> Finding:
@@ -181,15 +184,17 @@ def _enumerate(pool: Pool, selection: Selection, target: Target, tick: Ticker) -
             f"none of the families {', '.join(selection.families)} serves {', '.join(map(str, deployments))}; "
             "there is nothing to compile"
         )
+    loaded = load_families(selection.families)
     return Enumeration(
         engine=selection.engine,
         toolchain=toolchain,
         targets=(target,),
-        families=tuple(sorted(selection.families)),
+        families=tuple(family.name for family in loaded if selection.engine.version not in family.undriven),
         deployments=deployments,
         kernels=kernels,
         keys=tuple(sorted(reached.items(), key=lambda item: _order(item[0]))),
         unknowns=tuple(sorted(unknowns, key=lambda unknown: (unknown.family, unknown.name))),
+        gaps=tuple(gaps(loaded, selection.engine)),
     )
 
 

@@ -25,10 +25,10 @@ from aotpack.digests import digest_file, hex_of
 from aotpack.errors import EngineError, UsageError
 from aotpack.findings import Finding
 
-KNOWN = {"vllm": {"0.33.0": "3.8"}}
-"""Releases that aotpack has been tested with, and the Triton series that each runs with.
+KNOWN = {"vllm": {"0.26.0": "3.6", "0.33.0": "3.8"}}
+"""Releases that aotpack has been tested with, oldest first, and the Triton series that each runs with.
 
-vLLM 0.33.0 requires torch 2.14.0, whose own requirement is triton 3.8.
+vLLM 0.33.0 requires torch 2.14.0, whose own requirement is triton 3.8; 0.26.0 torch 2.11.0, and that triton 3.6.0.
 """
 
 DEFAULT = "vllm"
@@ -57,6 +57,11 @@ class Engine:
     def package(self) -> Path:
         """The package's own directory."""
         return self.root / self.name
+
+    def has(self, module: str) -> bool:
+        """Whether this release has a module, or a package, of that dotted name."""
+        place = self.root.joinpath(*module.split("."))
+        return place.with_suffix(".py").is_file() or (place / "__init__.py").is_file()
 
     def __str__(self) -> str:
         """``vllm 0.33.0``."""

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 CODES = {
     "E101": "engine release that aotpack has not been tested with",
     "E102": "Triton release other than the one this engine release runs with",
+    "E103": "kernel that this engine release does not have",
+    "E104": "family that does not drive this engine release",
     "F101": "family of kernels that cannot be loaded",
     "K101": "compile key that could not be compiled",
     "K102": "value that only the serving machine fixes, and keys that depend on it",

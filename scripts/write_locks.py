@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from aotpack.deployments import PREFILLS, Deployment, misfit
+from aotpack.deployments import Deployment, Service, misfit
 from aotpack.digests import digest_json, hex_of
 from aotpack.engines import Engine, find_engine
 from aotpack.errors import AotpackError
@@ -37,7 +37,7 @@ HEAD = """\
 # {preset}: compile keys in {engine}, with triton {triton}.
 # A line is a kernel (family:name), the tensor parallel sizes and the architectures that have the same keys of it, how
 # many those are, and the first 16 digits of the digest of their sorted digests. A key's digest leaves out its target
-# and what Triton derives from that. Deployments: {prefills} prefill, the model's own dtype, default limits.
+# and what Triton derives from that. Deployments: the modes that a build packs where nothing is said.
 # Written by: python scripts/write_locks.py --preset {preset}
 """
 
@@ -59,15 +59,14 @@ def fingerprint(keys: Iterable[CompileKey]) -> tuple[int, str]:
     return len(digests), hex_of(digest_json(sorted(digests)))[:16]
 
 
-def deployments_of(preset: str) -> tuple[Deployment, ...]:
-    """A preset at each size that fits, with each back end of prefill where it has gated delta net layers."""
+def deployments_of(preset: str, target: Target) -> tuple[Deployment, ...]:
+    """A preset at each size that fits, in each mode that a build packs where nothing is said."""
     model = load_model(preset)
-    prefills = PREFILLS if model.gdn is not None else PREFILLS[:1]
     return tuple(
-        Deployment(model=model, tp=tp, dtype=model.dtype, gdn_prefill=prefill)
+        deployment
         for tp in SIZES
         if not misfit(model, tp)
-        for prefill in prefills
+        for deployment in Service(model=model, tp=tp).deployments(target)
     )
 
 
@@ -77,7 +76,7 @@ def trace_target(engine: Engine, target: Target, names: Sequence[str]) -> tuple[
     Raises:
         EngineError, TracingError, ToolchainError: as ``Pool.trace``.
     """
-    deployments = [deployment for name in names for deployment in deployments_of(name)]
+    deployments = [deployment for name in names for deployment in deployments_of(name, target)]
     keys: dict[tuple[str, Place], set[CompileKey]] = defaultdict(set)
     families = tuple(family.name for family in load_families())
     begin = time.monotonic()
@@ -146,9 +145,7 @@ def parse(text: str) -> tuple[str, Lock]:
 
 def head_of(preset: str, engine: Engine, triton: str) -> str:
     """The comment lines of a preset's lock."""
-    prefills = {deployment.gdn_prefill for deployment in deployments_of(preset)}
-    named = " and ".join(name for name in PREFILLS if name in prefills)
-    return HEAD.format(preset=preset, engine=engine, triton=triton, prefills=named)
+    return HEAD.format(preset=preset, engine=engine, triton=triton)
 
 
 def main() -> int:

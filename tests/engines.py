@@ -10,8 +10,8 @@ from aotpack.tracing.vllm import REAL
 
 def copy_engine(engine: Engine, folder: Path, version: str | None = None) -> Path:
     """A source tree with just the modules that tracing loads; ``version`` makes it say another release."""
-    modules = {*REAL, *(module for family in load_families() for module in family.modules)}
-    for name in modules:
+    modules = {*REAL, *(module for family in load_families() for module in (*family.modules, *family.optional))}
+    for name in filter(engine.has, modules):
         relative = Path(*name.split("."))
         source = engine.root / relative
         source, target = (

@@ -122,8 +122,9 @@ def test_an_engine_that_was_not_tested_is_a_warning_that_says_what_was_checked(e
     folder = copy_engine(engine, tmp_path / "engine", version="0.34.0")
     result = run("keys", "--arch", "sm90", "--engine", folder, "--family", "memcpy", "--model", "qwen3.5-0.8b")
     assert result.exit_code == 0
-    assert "Warning: E101 vllm 0.34.0: aotpack has been tested with 0.33.0; of this release only the kernels'" in (
-        result.stderr
+    assert (
+        "Warning: E101 vllm 0.34.0: aotpack has been tested with 0.26.0, 0.33.0; of this release only the kernels'"
+        in (result.stderr)
     )
 
 

@@ -56,6 +56,44 @@ def test_a_kernel_with_other_parameters_is_refused_with_both(tree: Path) -> None
         trace(tree, ("memcpy",))
 
 
+def test_parameters_of_no_known_release_are_refused_with_those_of_each(tree: Path) -> None:
+    change(tree, MEMCPY, "def precopy_mamba_align_fused_kernel(", "def precopy_mamba_align_fused_kernel(stream,")
+    with pytest.raises(
+        EngineError,
+        match=r"expects \(mamba_state_idx_ptr, [^)]*, TEMPORAL_TILES\) or \(mamba_state_idx_ptr, [^)]*_FIRST\); this",
+    ):
+        trace(tree, ("memcpy",))
+
+
+def test_a_kernel_that_a_release_is_known_not_to_have_is_refused_where_it_is_launched(
+    engine: Engine, tmp_path: Path
+) -> None:
+    needs_compiler()
+    tree = copy_engine(engine, tmp_path / "engine", version="0.26.0")
+    with pytest.raises(
+        TracingError, match=r"launch .*:_mamba_align_block_table_kernel, which the family does not name"
+    ):
+        trace(tree, ("memcpy",))
+
+
+def test_a_family_that_does_not_drive_a_release_is_refused(engine: Engine, tmp_path: Path) -> None:
+    needs_compiler()
+    tree = copy_engine(engine, tmp_path / "engine", version="0.26.0")
+    with pytest.raises(EngineError, match=r"vllm 0\.26\.0 is not driven by family runner; choose another"):
+        trace(tree, ("runner",))
+
+
+def test_the_engine_is_told_its_own_version(tree: Path) -> None:
+    # Some releases ask their distribution for it while they are imported.
+    change(
+        tree,
+        GUARD,
+        "from .utils import input_guard",
+        "from .utils import input_guard\nfrom importlib.metadata import version\nassert version('vllm') == '0.33.0'",
+    )
+    assert trace(tree)
+
+
 def test_a_wrapper_that_changed_is_named_with_family_and_deployment(tree: Path) -> None:
     change(tree, GUARD, "def rmsnorm_fn(", "def rmsnorm_fn(stream, ")
     with pytest.raises(TracingError, match=r"family layernorm, qwen3.5-0.8b tp1 bfloat16, vllm 0.33.0: .*TypeError"):

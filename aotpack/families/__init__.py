@@ -8,16 +8,23 @@ the families here come in by the same door.
 What varies at run time falls into few classes for Triton's binder: an int is 1, a multiple of 16, or other; a
 tensor's data pointer is a multiple of 16 or not; None or given. Beside it, wrappers derive constexprs from
 run-time quantities. ``token_counts`` reaches every combination of the two for anything that grows with tokens.
+
+One family serves several releases of its engine. What differs between them it reads off the engine: whether a
+module or a name is there (``Trace.has``), what a wrapper takes (``fitting``). What cannot be read off is declared
+by release: kernels that one is known not to have, values that nobody knows ahead of serving, releases that a family
+does not drive. Findings say all of these, so that nothing is silently left out.
 """
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 from aotpack.deployments import Deployment
+from aotpack.engines import Engine
 from aotpack.errors import AotpackError, UsageError
 from aotpack.findings import Finding
 
@@ -29,6 +36,9 @@ class Trace(Protocol):
 
     def module(self, name: str) -> ModuleType:
         """One of the engine's modules that the family declared, loaded for real."""
+
+    def has(self, name: str) -> bool:
+        """Whether this release has a module, or ``module:qualname`` in one that the family declared."""
 
     def input(self, **quantities: int | str | bool) -> AbstractContextManager[None]:
         """Name the input that is tried in the block; keys recorded in it are reached by it."""
@@ -46,16 +56,36 @@ class Trace(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unbounded:
+    """A value in a kernel's keys that only the serving machine fixes.
+
+    Attributes:
+        setting: its name, by which a user gives it.
+        fixed_by: what fixes it on the serving machine.
+    """
+
+    setting: str
+    fixed_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedKernel:
     """A kernel that a family drives, and the parameters by which it knows it.
 
     Attributes:
         name: ``module:qualname``.
         parameters: the names of its parameters, in order.
+        others: the same in other releases, each as different from the rest as the family has allowed for.
+        absent: releases that are known not to have it; it is not looked for there.
+        unbounded: releases where its keys hold a value that the serving machine alone fixes; there it is packed
+            for a value that is given, and else not.
     """
 
     name: str
     parameters: tuple[str, ...]
+    others: tuple[tuple[str, ...], ...] = ()
+    absent: tuple[str, ...] = ()
+    unbounded: Mapping[str, Unbounded] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +100,8 @@ class Family:
             module of the engine is stubbed.
         serves: whether a deployment launches these kernels at all.
         drive: calls the engine's wrappers for one deployment, with inputs that reach every class of key.
+        optional: modules like ``modules`` that some releases lack.
+        undriven: releases that ``drive`` is known not to fit, and why.
     """
 
     name: str
@@ -78,6 +110,50 @@ class Family:
     modules: tuple[str, ...]
     serves: Callable[[Deployment], bool]
     drive: Callable[[Trace, Deployment], None]
+    optional: tuple[str, ...] = ()
+    undriven: Mapping[str, str] = field(default_factory=dict)
+
+
+def gaps(families: Iterable[Family], engine: Engine) -> list[Finding]:
+    """What a bundle of those families lacks for an engine's release, where that is known ahead."""
+    release = engine.version
+    findings = []
+    for family in families:
+        if release in family.undriven:
+            findings.append(
+                Finding(
+                    code="E104",
+                    subject=str(engine),
+                    detail=f"family {family.name} does not drive this release: {family.undriven[release]}",
+                    hint="its kernels are not packed; a server compiles them when it first launches them",
+                )
+            )
+            continue
+        absent = [kernel.name for kernel in family.kernels if release in kernel.absent]
+        if absent:
+            findings.append(
+                Finding(
+                    code="E103",
+                    subject=str(engine),
+                    detail=f"has no kernel {', '.join(absent)} of family {family.name}",
+                    hint="nothing is missing: a server of this release launches none of them",
+                )
+            )
+    return findings
+
+
+def fitting(function: Callable[..., Any], **offered: Any) -> dict[str, Any]:
+    """Of the arguments offered, those that this release's function takes.
+
+    An argument that it takes besides and has no default for is missed when it is called.
+    """
+    taken = inspect.signature(function).parameters
+    return {name: value for name, value in offered.items() if name in taken}
+
+
+def without(parameters: tuple[str, ...], *names: str) -> tuple[str, ...]:
+    """Parameters but for those names: what a release takes that came before them, or after."""
+    return tuple(parameter for parameter in parameters if parameter not in names)
 
 
 def load_families(names: Iterable[str] = ()) -> tuple[Family, ...]:

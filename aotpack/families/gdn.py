@@ -24,6 +24,13 @@ What varies, beside what is constant for a deployment:
 - The prefills of a batch with checkpoints: the rows of the plan are a view behind one start for each and one
   more (``store_cache_checkpoints_kernel``).
 
+In 0.26.0 the keys of both convolution kernels hold the number of the KV cache's blocks, which a server learns when it
+has measured its memory: they are not packed. Nothing exports checkpoints, whatever the back end of prefill, and the V2
+runner has no tensor of all groups. Of a server's warm-up (``_warmup_prefill_kernels``, and model_executor/warmup/
+qwen_triton_warmup.py) no request reaches two keys: a prefill of a single token, which is a decode in that release, and
+a decode with the stride 1 of one state, under speculation too. Releases with compile keys of their own to warm up by
+(warmup/jit_warmup.py) are not driven through it.
+
 Embedding models decode too: where a prompt is prefilled in chunks, a last chunk of one token is a decode (the
 builder's ``build``). They never speculate.
 """
@@ -36,7 +43,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from aotpack.deployments import Deployment
-from aotpack.families import ExpectedKernel, Family, Trace
+from aotpack.families import ExpectedKernel, Family, Trace, Unbounded, without
 
 _FLA = "vllm.third_party.flash_linear_attention.ops"
 _MAMBA = "vllm.model_executor.layers.mamba"
@@ -44,6 +51,18 @@ _LAYER = f"{_MAMBA}.gdn.qwen_gdn_linear_attn"
 _BUILDER = "vllm.v1.attention.backends.gdn_attn"
 _BACKEND = "vllm.v1.attention.backend"
 _CONTEXT = "vllm.forward_context"
+_CHECKPOINT = f"{_MAMBA}.checkpoint"
+_CACHES = "vllm.v1.worker.gpu.attn_utils"
+_WARM_UP = "vllm.model_executor.warmup.qwen_triton_warmup"
+_JIT_WARM_UP = "vllm.model_executor.warmup.jit_warmup"
+
+_CACHE_LINES = {
+    "0.26.0": Unbounded(
+        setting="cache-lines",
+        fixed_by="the number of the KV cache's blocks, which a server learns when it has measured its memory",
+    )
+}
+"""Constexpr ``num_cache_lines`` of the convolutions; later releases pass it at run time."""
 
 _NAME = "layer"
 _PAGES = 3
@@ -132,16 +151,36 @@ def _exports(deployment: Deployment) -> bool:
 def _drive(trace: Trace, deployment: Deployment) -> None:
     import torch
 
-    _, prefill = trace.module(_LAYER)._resolve_gdn_prefill_backend(_config(deployment))  # noqa: SLF001
     # FlashInfer's prefill does not run on every target, and vLLM falls back to Triton's where it does not.
-    deployment = replace(deployment, gdn_prefill=prefill)
-    layer = _layer(trace, deployment, _config(deployment))
+    _, prefill = trace.module(_LAYER)._resolve_gdn_prefill_backend(_config(deployment, deployment.gdn_prefill))  # noqa: SLF001
+    # Blocks are longer, and checkpoints exported, for FlashInfer's prefill in releases that export any.
+    deployment = replace(deployment, gdn_prefill=prefill if trace.has(_CHECKPOINT) else "triton")
+    layer = _layer(trace, deployment, prefill)
     with torch.inference_mode():
+        if not deployment.pooling and not trace.has(_JIT_WARM_UP):
+            _warm_up(trace, deployment, layer)
         for indices, builder in _builders(trace, deployment, layer):
             batches = _batches(deployment)
             for batch in chain(batches, _more_batches(deployment)) if indices == _TABLE else batches:
                 if batch.fits(deployment):
                     _step(trace, deployment, layer, indices=indices, builder=builder, batch=batch)
+
+
+def _warm_up(trace: Trace, deployment: Deployment, layer: Any) -> None:
+    """What a server launches before it serves: prefill while it measures its memory, then requests of its own."""
+    import torch
+
+    context = SimpleNamespace(no_compile_layers={_NAME: layer}, attn_metadata=None)
+    with trace.module(_CONTEXT).override_forward_context(context), trace.input(warm_up="prefill"):
+        layer.forward_cuda(torch.empty(1, 1, dtype=_dtype(deployment.dtype)))
+    warm_up, device = trace.module(_WARM_UP), torch.device("cpu")
+    config = warm_up._qwen_gdn_warmup_config({_NAME: layer})  # noqa: SLF001
+    for name in (
+        "_warm_fused_post_conv_kernel",
+        "_warm_fused_sigmoid_gating_delta_rule_update_kernel",
+    ):
+        with trace.input(warm_up=name):
+            getattr(warm_up, name)(device, config)
 
 
 def _step(trace: Trace, deployment: Deployment, layer: Any, *, indices: str, builder: Any, batch: _Batch) -> None:
@@ -172,7 +211,7 @@ def _dtype(name: str) -> Any:
     return getattr(torch, name)
 
 
-def _config(deployment: Deployment) -> SimpleNamespace:
+def _config(deployment: Deployment, prefill: str) -> SimpleNamespace:
     """What the layer and the builder ask of vLLM's configuration (config/vllm.py, ``VllmConfig``)."""
     gdn, caching = deployment.gdn, deployment.prefix_caching
     block = deployment.block_tokens if caching else deployment.model_len
@@ -182,7 +221,7 @@ def _config(deployment: Deployment) -> SimpleNamespace:
     )
     text = SimpleNamespace(linear_key_head_dim=gdn.k_dim, linear_value_head_dim=gdn.v_dim)
     return SimpleNamespace(
-        additional_config={"gdn_prefill_backend": deployment.gdn_prefill},
+        additional_config={"gdn_prefill_backend": prefill},
         cache_config=SimpleNamespace(
             mamba_cache_mode="align" if caching else "none",
             mamba_block_size=block,
@@ -209,11 +248,11 @@ def _config(deployment: Deployment) -> SimpleNamespace:
     )
 
 
-def _layer(trace: Trace, deployment: Deployment, config: SimpleNamespace) -> Any:
+def _layer(trace: Trace, deployment: Deployment, prefill: str) -> Any:
     """The layer as its ``__init__`` leaves it, with weights and states but without what needs a server."""
     import torch
 
-    module = trace.module(_LAYER)
+    module, config = trace.module(_LAYER), _config(deployment, prefill)
     gdn, dtype = deployment.gdn, _dtype(deployment.dtype)
     heads = gdn.v_heads // deployment.tp
     gate = heads * gdn.v_dim
@@ -242,16 +281,17 @@ def _layer(trace: Trace, deployment: Deployment, config: SimpleNamespace) -> Any
         # The CUDA kernel that verifies drafts is built for CUDA 13 alone, and not for batches with prefills;
         # what Triton launches before it is launched without it too.
         enable_fused_gdn_spec_decode=False,
-        gdn_prefill_backend=deployment.gdn_prefill,
+        gdn_prefill_backend=prefill,
         in_proj_qkvz=project(deployment.conv_dim + gate),
         in_proj_ba=project(2 * heads),
         conv1d=SimpleNamespace(weight=torch.empty(deployment.conv_dim, 1, gdn.conv_kernel, dtype=dtype), bias=None),
         # Parameters are made in the default dtype, which is the model's while a model is built.
         dt_bias=torch.empty(heads, dtype=dtype),
         A_log=torch.empty(heads, dtype=torch.float32),
-        chunk_gated_delta_rule=_prefill(module.ChunkGatedDeltaRule, deployment),
+        chunk_gated_delta_rule=_prefill(module.ChunkGatedDeltaRule, prefill),
         get_state_dtype=lambda: (dtype, _dtype(deployment.state_dtype)),
         _output_projection=lambda _core, _gate: None,
+        _prefill_kernels_warmed_up=False,
         _checkpoint_alignment=None,
         _max_num_batched_tokens=deployment.max_num_batched_tokens,
     )
@@ -261,13 +301,28 @@ def _layer(trace: Trace, deployment: Deployment, config: SimpleNamespace) -> Any
             _checkpoint_exporter=module.MambaPrefillCheckpointExporter(state_len=gdn.conv_kernel - 1),
         )
     config.compilation_config.static_forward_context[_NAME] = layer
-    layer.bind_kv_cache(torch.zeros(_PAGES, 1, 1, deployment.kv_page, dtype=torch.int8))
+    _bind(trace, layer, deployment)
     return layer
 
 
-def _prefill(rule: Any, deployment: Deployment) -> Callable[..., Any]:
+def _bind(trace: Trace, layer: Any, deployment: Deployment) -> None:
+    """Give the layer its states, cut from pages of the KV cache: by itself, or by the runner where that does it."""
+    import torch
+
+    lines = dict(deployment.settings).get("cache-lines", _PAGES)
+    pages = torch.zeros(lines, 1, 1, deployment.kv_page, dtype=torch.int8)
+    if hasattr(layer, "bind_kv_cache"):
+        layer.bind_kv_cache(pages)
+        return
+    spec = layer.get_kv_cache_spec(layer.vllm_config)
+    group = SimpleNamespace(kv_cache_group_id=0, kv_cache_spec=spec, layer_names=[_NAME])
+    reshape = trace.module(_CACHES)._reshape_kv_cache  # noqa: SLF001  # what initialize_kv_cache calls
+    layer.kv_cache = reshape([group], {_NAME: pages.flatten()}, "auto", [spec.block_size], {})[_NAME]
+
+
+def _prefill(rule: Any, prefill: str) -> Callable[..., Any]:
     """The back end of prefill, as ``ChunkGatedDeltaRule.__init__`` chooses it."""
-    return partial(rule.forward_cuda if deployment.gdn_prefill == "flashinfer" else rule.forward_native, None)
+    return partial(rule.forward_cuda if prefill == "flashinfer" else rule.forward_native, None)
 
 
 def _builders(trace: Trace, deployment: Deployment, layer: Any) -> Iterator[tuple[str, Any]]:
@@ -356,8 +411,13 @@ def _run_compiled(layer: Any, deployment: Deployment) -> None:
     )
 
 
-def _kernel(module: str, name: str, parameters: str) -> ExpectedKernel:
-    return ExpectedKernel(name=f"{module}:{name}", parameters=tuple(parameters.split()))
+def _kernel(
+    module: str, name: str, parameters: str, *older: str, newer: tuple[str, ...] = (), **known: Any
+) -> ExpectedKernel:
+    """A kernel, with its parameters in older releases, or those that older releases lack."""
+    names = tuple(parameters.split())
+    others = tuple(tuple(text.split()) for text in older) + ((without(names, *newer),) if newer else ())
+    return ExpectedKernel(name=f"{module}:{name}", parameters=names, others=others, **known)
 
 
 FAMILY = Family(
@@ -373,6 +433,14 @@ FAMILY = Family(
             "stride_istate_dim stride_istate_token stride_cache_indices stride_o_dim stride_o_token "
             "pad_slot_id null_block_id HAS_BIAS KERNEL_WIDTH SILU_ACTIVATION HAS_NULL_BLOCK "
             "NP2_STATELEN BLOCK_M BLOCK_N launch_pdl",
+            "x_ptr w_ptr bias_ptr initial_states_ptr cache_indices_ptr has_initial_states_ptr "
+            "query_start_loc_ptr batch_ptr token_chunk_offset_ptr block_idx_first_scheduled_token "
+            "block_idx_last_scheduled_token initial_state_idx num_computed_tokens o_ptr dim num_cache_lines "
+            "stride_x_dim stride_x_token stride_w_dim stride_w_width stride_istate_seq "
+            "stride_istate_dim stride_istate_token stride_cache_indices stride_o_dim stride_o_token "
+            "stride_block_m pad_slot_id null_block_id HAS_BIAS KERNEL_WIDTH SILU_ACTIVATION IS_APC_ENABLED "
+            "HAS_NULL_BLOCK NP2_STATELEN BLOCK_M BLOCK_N",
+            unbounded=_CACHE_LINES,
         ),
         _kernel(
             f"{_MAMBA}.ops.causal_conv1d",
@@ -383,6 +451,13 @@ FAMILY = Family(
             "stride_conv_state_dim stride_conv_state_tok stride_state_indices stride_o_seq "
             "stride_o_dim stride_o_token null_block_id HAS_BIAS KERNEL_WIDTH SILU_ACTIVATION "
             "IS_VARLEN IS_SPEC_DECODING NP2_STATELEN HAS_NULL_BLOCK BLOCK_N launch_pdl",
+            "x_ptr w_ptr bias_ptr conv_state_ptr conv_state_indices_ptr num_accepted_tokens_ptr "
+            "query_start_loc_ptr block_idx_last_scheduled_token initial_state_idx o_ptr batch dim seqlen "
+            "state_len num_cache_lines stride_x_seq stride_x_dim stride_x_token stride_w_dim stride_w_width "
+            "stride_conv_state_seq stride_conv_state_dim stride_conv_state_tok stride_state_indices stride_o_seq "
+            "stride_o_dim stride_o_token null_block_id HAS_BIAS KERNEL_WIDTH SILU_ACTIVATION IS_VARLEN "
+            "IS_APC_ENABLED IS_SPEC_DECODING NP2_STATELEN HAS_NULL_BLOCK BLOCK_N",
+            unbounded=_CACHE_LINES,
         ),
         _kernel(
             f"{_FLA}.fused_gdn_prefill_post_conv",
@@ -407,6 +482,7 @@ FAMILY = Family(
             "stride_a_tok stride_b_tok stride_init_state_token stride_final_state_token "
             "stride_indices_seq H HV K V BK BV SOFTPLUS_THRESHOLD USE_QK_L2NORM_IN_KERNEL "
             "SPLIT_BATCH_HEAD_GRID",
+            newer=("SPLIT_BATCH_HEAD_GRID",),
         ),
         _kernel(
             f"{_FLA}.cumsum",
@@ -440,13 +516,14 @@ FAMILY = Family(
             "q k v h g o cu_seqlens chunk_indices scale T H Hg K V BT BK BV USE_G IS_VARLEN",
         ),
         _kernel(
-            f"{_MAMBA}.checkpoint",
+            _CHECKPOINT,
             "store_cache_checkpoints_kernel",
             "x_ptr conv_state_ptr recurrent_checkpoint_ptr recurrent_state_ptr query_start_loc_ptr "
             "checkpoint_offsets_ptr checkpoint_state_indices_ptr recurrent_rows_ptr token_indices_ptr "
             "x_stride_0 x_stride_1 state_stride_0 state_stride_1 state_stride_2 checkpoint_stride_0 "
             "recurrent_state_stride_0 checkpoint_offset_stride STATE_LEN WIDTH RECURRENT_ROW_SIZE "
             "NULL_STATE_IDX HAS_RECURRENT HAS_RECURRENT_ROWS HAS_TOKEN_MAP BLOCK_SIZE",
+            absent=("0.26.0",),
         ),
     ),
     modules=(
@@ -468,15 +545,11 @@ FAMILY = Family(
                 "fused_recurrent",
                 "fused_sigmoid_gating",
                 "layernorm_guard",
-                "fused_gdn_decode_post_conv_mtp",
             )
         ),
         _FLA,
-        "vllm.model_executor.warmup.jit_warmup",
-        "vllm.model_executor.warmup.jit_warmup_triton_helper",
         "vllm.model_executor.layers.attention_layer_base",
         "vllm.v1.attention.backends.registry",
-        "vllm.v1.kv_cache_layout",
         "vllm.v1.kv_cache_spec_registry",
         "vllm.v1.kv_cache_interface",
         _BACKEND,
@@ -484,7 +557,6 @@ FAMILY = Family(
         _CONTEXT,
         f"{_MAMBA}.mamba_utils",
         f"{_MAMBA}.abstract",
-        f"{_MAMBA}.checkpoint",
         f"{_MAMBA}.ops.causal_conv1d",
         f"{_MAMBA}.gdn.base",
         _BUILDER,
@@ -492,4 +564,13 @@ FAMILY = Family(
     ),
     serves=_serves,
     drive=_drive,
+    optional=(
+        f"{_FLA}.fused_gdn_decode_post_conv_mtp",
+        _JIT_WARM_UP,
+        f"{_JIT_WARM_UP}_triton_helper",
+        "vllm.v1.kv_cache_layout",
+        _CHECKPOINT,
+        _CACHES,
+        _WARM_UP,
+    ),
 )

@@ -98,12 +98,11 @@ FAMILY = Family(
             ),
         ),
     ),
-    modules=(
-        _GUARD,
-        f"{_OPS}.utils",
+    modules=(_GUARD, f"{_OPS}.utils"),
+    serves=_serves,
+    drive=_drive,
+    optional=(
         "vllm.model_executor.warmup.jit_warmup",
         "vllm.model_executor.warmup.jit_warmup_triton_helper",
     ),
-    serves=_serves,
-    drive=_drive,
 )

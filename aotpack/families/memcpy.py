@@ -26,23 +26,32 @@ then has three groups of the former, as many layers in each as there are of the 
 (v1/core/kv_cache_planning.py, ``_get_kv_cache_groups_uniform_page_size``); the one attention layer that MTP adds
 does not change that from three layers of attention on. How many layers a group has is data.
 
+In 0.26.0 the number of requests is specialised (1, a multiple of 16, other). A server of it warms none of this up,
+the V1 runner copies by ``batch_memcpy_kernel`` under speculation too, and torch does what the last two do.
+
 Element types are part of keys: addresses of copies are uint64 and their sizes int32, as ``MambaCopyBuffers.create``
 makes them; addresses of states and tables are int64.
 """
 
+import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from aotpack.deployments import Deployment
-from aotpack.families import ExpectedKernel, Family, Trace
+from aotpack.families import ExpectedKernel, Family, Trace, fitting, without
 
 _UTILS = "vllm.v1.worker.mamba_utils"
 _V2_STATE = "vllm.v1.worker.gpu.model_states.mamba_hybrid"
+_FILL = f"{_V2_STATE}:_fill_num_accepted_kernel"
+_BATCH = "vllm.v1.worker.gpu.input_batch"
 _BACKENDS = "vllm.v1.attention.backends.utils"
 _INTERFACE = "vllm.v1.kv_cache_interface"
 _REGISTRY = "vllm.v1.attention.backends.registry"
 _LAYERS = "vllm.model_executor.layers.mamba.mamba_utils"
+_CHECKPOINT = "vllm.model_executor.layers.mamba.checkpoint"
+_WARM_UP = "vllm.model_executor.warmup.mamba_triton_warmup"
 
 _GROUPS = 3
 _BATCHES = (1, 2, 16)
@@ -94,7 +103,9 @@ class _Cache:
             kv_cache_groups=[SimpleNamespace(kv_cache_spec=self.spec, layer_names=[name]) for name in names]
         )
         copies = trace.module(_LAYERS).MambaStateCopyFuncCalculator.gated_delta_net_state_copy_func()
-        self.copies = {kind: copies}
+        create = trace.module(_UTILS).MambaSpecDecodeGPUContext.create
+        # Where states of one kind are all there can be, the functions are not told apart by kind.
+        self.copies = copies if "num_state_types" in inspect.signature(create).parameters else {kind: copies}
         options = SimpleNamespace(cache_config=SimpleNamespace(mamba_cache_mode="align"))
         width = self.spec.max_num_blocks_per_req(options, deployment.model_len)
         self.tables = [torch.zeros(deployment.max_num_seqs, width, dtype=torch.int32) for _ in names]
@@ -105,7 +116,11 @@ def _serves(deployment: Deployment) -> bool:
 
 
 def _drive(trace: Trace, deployment: Deployment) -> None:
-    _warm_up(trace)
+    if trace.has(_WARM_UP):
+        _warm_up(trace)
+    if not trace.has(_CHECKPOINT):
+        # Nothing is exported from inside FlashInfer's chunks, so nothing makes blocks longer for it.
+        deployment = replace(deployment, gdn_prefill="triton")
     cache = _Cache(trace, deployment) if deployment.prefix_caching else None
     if cache is not None:
         _step_v1(trace, deployment, cache)
@@ -176,7 +191,7 @@ def _step_v1(trace: Trace, deployment: Deployment, cache: _Cache) -> None:
                 cache.layers,
                 cache.copies,
                 buffers.preprocess,
-                align_ctx=buffers.postprocess_align,
+                **fitting(utils.preprocess_mamba, align_ctx=buffers.postprocess_align),
             )
             for table in cache.tables:
                 table_of(table[:requests], lengths[:requests], cache.spec, cache.spec.mamba_cache_mode)
@@ -199,8 +214,9 @@ def _step_v2(trace: Trace, deployment: Deployment, cache: _Cache | None) -> None
 
     runner = trace.module(_V2_STATE).MambaHybridModelState
     limit = deployment.max_num_seqs
-    # As MambaHybridModelState.__init__ and initialize_kv_cache make it.
-    state = SimpleNamespace(recoverssm=None, _align_mode=cache is not None, _mamba_ctx=None)
+    # As __init__ and initialize_kv_cache make it.
+    state: Any = object.__new__(runner)
+    vars(state).update(recoverssm=None, _align_mode=cache is not None, _mamba_ctx=None)
     for name in (
         "num_accepted_tokens_gpu",
         "_mamba_state_idx_gpu",
@@ -208,32 +224,91 @@ def _step_v2(trace: Trace, deployment: Deployment, cache: _Cache | None) -> None
         "_mamba_src_off_gpu",
     ):
         setattr(state, name, torch.ones(limit, dtype=torch.int32))
+    context: Any = None
     if cache is not None:
         state._get_mamba_group_info = lambda _config: (list(range(_GROUPS)), cache.spec)  # noqa: SLF001  # our stand-in
-        context = trace.module(_UTILS).MambaSpecDecodeGPUContext.create(
+        kind = trace.module(_UTILS).MambaSpecDecodeGPUContext
+        context = kind.create(
             max_num_reqs=limit,
             kv_cache_config=cache.config,
-            copy_funcs=cache.copies,
             device=torch.device("cpu"),
             make_buffer=_Buffer,
+            **fitting(kind.create, copy_funcs=cache.copies, num_state_types=len(cache.spec.shapes)),
         )
         inputs = [torch.zeros_like(table) for table in cache.tables]
-        context.initialize_from_forward_context(cache.config, cache.layers, cache.copies, cache.tables, inputs)
+        context.initialize_from_forward_context(
+            cache.config,
+            cache.layers,
+            cache.copies,
+            cache.tables,
+            **fitting(kind.initialize_from_forward_context, aligned_index_block_tables=inputs),
+        )
         state._mamba_ctx = context  # noqa: SLF001  # our stand-in
     computed, lengths = (torch.zeros(limit, dtype=torch.int32) for _ in range(2))
-    starts = torch.zeros(limit + 1, dtype=torch.int32)
+    batches = trace.module(_BATCH)
+    buffers = batches.InputBuffers(max_num_reqs=limit, max_num_tokens=limit, device=torch.device("cpu"))
     for requests in _batches(deployment):
-        mapping = torch.zeros(requests, dtype=torch.int64)
-        batch = SimpleNamespace(num_reqs=requests, idx_mapping=mapping, query_start_loc=starts[: requests + 1])
+        batch = batches.InputBatch.make_dummy(requests, requests, buffers)
+        mapping = batch.idx_mapping
         with trace.input(runner="V2", requests=requests):
             if cache is not None:
-                runner.preprocess_state(state, batch, (), cache.config, computed)
-                state._mamba_ctx.compute_aligned_state_indices(lengths[:requests], requests)  # noqa: SLF001  # our stand-in
+                state.preprocess_state(batch, (), cache.config, computed)
+                if hasattr(context, "compute_aligned_state_indices"):
+                    context.compute_aligned_state_indices(lengths[:requests], requests)
             if not deployment.pooling:
-                runner.postprocess_state(state, mapping, torch.ones(requests, dtype=torch.int32), computed)
-        if not deployment.pooling:
+                state.postprocess_state(mapping, torch.ones(requests, dtype=torch.int32), computed)
+        if not deployment.pooling and trace.has(_FILL):
             with trace.input(runner="V2", requests=requests, rank="not the last"):
-                runner.postprocess_state(state, mapping, 0)
+                state.postprocess_state(mapping, 0)
+
+
+_POSTPROCESS = (
+    "num_accepted_tokens_ptr",
+    "mamba_state_idx_ptr",
+    "num_scheduled_tokens_ptr",
+    "num_computed_tokens_ptr",
+    "num_draft_tokens_ptr",
+    "block_table_ptrs_ptr",
+    "block_table_stride_req",
+    "state_base_addrs_ptr",
+    "state_block_strides_ptr",
+    "state_elem_sizes_ptr",
+    "state_inner_sizes_ptr",
+    "state_conv_widths_ptr",
+    "state_group_indices_ptr",
+    "state_dim_row_count_ptr",
+    "state_dim_row_stride_ptr",
+    "num_accepted_tokens_out_ptr",
+    "idx_mapping_ptr",
+    "num_reqs",
+    "block_size",
+    "COPY_BLOCK_SIZE",
+    "CONV_STATE_DIM_FIRST",
+    "HAS_IDX_MAPPING",
+    "PRECOMPUTED_NEW_COMPUTED",
+    "TEMPORAL_TILES",
+)
+_PRECOPY = (
+    "mamba_state_idx_ptr",
+    "src_col_ptr",
+    "token_bias_ptr",
+    "block_table_ptrs_ptr",
+    "block_table_stride_req",
+    "state_base_addrs_ptr",
+    "state_block_strides_ptr",
+    "state_elem_sizes_ptr",
+    "state_inner_sizes_ptr",
+    "state_conv_widths_ptr",
+    "state_group_indices_ptr",
+    "state_dim_row_count_ptr",
+    "state_dim_row_stride_ptr",
+    "idx_mapping_ptr",
+    "num_reqs",
+    "COPY_BLOCK_SIZE",
+    "CONV_STATE_DIM_FIRST",
+    "HAS_IDX_MAPPING",
+    "TEMPORAL_TILES",
+)
 
 
 FAMILY = Family(
@@ -262,59 +337,17 @@ FAMILY = Family(
                 "BLOCK_STATE_SLOTS",
                 "BLOCK_ROWS",
             ),
+            absent=("0.26.0",),
         ),
         ExpectedKernel(
             name=f"{_UTILS}:postprocess_mamba_fused_kernel",
-            parameters=(
-                "num_accepted_tokens_ptr",
-                "mamba_state_idx_ptr",
-                "num_scheduled_tokens_ptr",
-                "num_computed_tokens_ptr",
-                "num_draft_tokens_ptr",
-                "block_table_ptrs_ptr",
-                "block_table_stride_req",
-                "state_base_addrs_ptr",
-                "state_block_strides_ptr",
-                "state_elem_sizes_ptr",
-                "state_inner_sizes_ptr",
-                "state_conv_widths_ptr",
-                "state_group_indices_ptr",
-                "state_dim_row_count_ptr",
-                "state_dim_row_stride_ptr",
-                "num_accepted_tokens_out_ptr",
-                "idx_mapping_ptr",
-                "num_reqs",
-                "block_size",
-                "COPY_BLOCK_SIZE",
-                "CONV_STATE_DIM_FIRST",
-                "HAS_IDX_MAPPING",
-                "PRECOMPUTED_NEW_COMPUTED",
-                "TEMPORAL_TILES",
-            ),
+            parameters=_POSTPROCESS,
+            others=(without(_POSTPROCESS, "TEMPORAL_TILES"),),
         ),
         ExpectedKernel(
             name=f"{_UTILS}:precopy_mamba_align_fused_kernel",
-            parameters=(
-                "mamba_state_idx_ptr",
-                "src_col_ptr",
-                "token_bias_ptr",
-                "block_table_ptrs_ptr",
-                "block_table_stride_req",
-                "state_base_addrs_ptr",
-                "state_block_strides_ptr",
-                "state_elem_sizes_ptr",
-                "state_inner_sizes_ptr",
-                "state_conv_widths_ptr",
-                "state_group_indices_ptr",
-                "state_dim_row_count_ptr",
-                "state_dim_row_stride_ptr",
-                "idx_mapping_ptr",
-                "num_reqs",
-                "COPY_BLOCK_SIZE",
-                "CONV_STATE_DIM_FIRST",
-                "HAS_IDX_MAPPING",
-                "TEMPORAL_TILES",
-            ),
+            parameters=_PRECOPY,
+            others=(without(_PRECOPY, "HAS_IDX_MAPPING", "TEMPORAL_TILES"),),
         ),
         ExpectedKernel(
             name=f"{_UTILS}:preprocess_mamba_align_fused_kernel",
@@ -336,8 +369,9 @@ FAMILY = Family(
             parameters=("idx_mapping_ptr", "num_sampled_ptr", "num_accepted_ptr"),
         ),
         ExpectedKernel(
-            name=f"{_V2_STATE}:_fill_num_accepted_kernel",
+            name=_FILL,
             parameters=("idx_mapping_ptr", "num_accepted_ptr", "num_sampled"),
+            absent=("0.26.0",),
         ),
         ExpectedKernel(
             name=f"{_BACKENDS}:_mamba_align_block_table_kernel",
@@ -352,20 +386,22 @@ FAMILY = Family(
                 "n_out",
                 "BLOCK",
             ),
+            absent=("0.26.0",),
         ),
     ),
     modules=(
         _UTILS,
         _V2_STATE,
+        _BATCH,
         _BACKENDS,
         _INTERFACE,
         _REGISTRY,
         _LAYERS,
         "vllm.v1.attention.backend",
-        "vllm.v1.kv_cache_layout",
         "vllm.v1.kv_cache_spec_registry",
         "vllm.utils.gpu_sync_debug",
     ),
     serves=_serves,
     drive=_drive,
+    optional=("vllm.v1.kv_cache_layout",),
 )

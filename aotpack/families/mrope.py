@@ -27,18 +27,24 @@ What varies: in the first kernel the token count (1, a multiple of 16, other). T
 constants of a deployment, and depend on whether q and k are slices of one projection (Qwen2.5-VL, the fused kernel)
 or come fresh from their own norms (Qwen3-VL). In the others nothing varies with tokens or requests; the strides of
 positions follow from max_num_batched_tokens and, for the V2 runner's kernel, from the longest sequence.
+
+Up to 0.26.0 the fused kernel knows one row of positions alone, and takes the first of three. There Qwen3.5 fuses
+only where it is served without its tower (``--language-model-only``), and else launches the first kernel, on
+queries and keys that come fresh from their norms; each deployment of it is driven in both ways.
 """
 
+import inspect
 from types import SimpleNamespace
 
 from aotpack.deployments import Deployment
-from aotpack.families import ExpectedKernel, Family, Trace, token_counts
+from aotpack.families import ExpectedKernel, Family, Trace, token_counts, without
 from aotpack.models import MRope
 
 _MROPE = "vllm.model_executor.layers.rotary_embedding.mrope"
 _FUSED = "vllm.model_executor.layers.fused_qk_norm_rope"
 _QWEN3_NEXT = "vllm.model_executor.models.qwen3_next"
 _V2_ROPE = "vllm.v1.worker.gpu.mm.rope"
+_BATCH = "vllm.v1.worker.gpu.input_batch"
 
 _MAX_POSITIONS = 16
 _BATCHES = (1, 2, 16)
@@ -67,9 +73,10 @@ def _serves(deployment: Deployment) -> bool:
 
 def _drive(trace: Trace, deployment: Deployment) -> None:
     sections = _sections(deployment)
+    fuses_sections = "mrope_section" in inspect.signature(trace.module(_FUSED).fused_qk_rmsnorm_rope_gate).parameters
     if _fuses(deployment):
         _rotate_fused(trace, deployment, sections)
-    elif sections is not None:
+    if sections is not None and not (_fuses(deployment) and fuses_sections):
         _rotate(trace, deployment, sections)
     if sections is not None:
         _prepare(trace, deployment)
@@ -156,11 +163,48 @@ def _prepare(trace: Trace, deployment: Deployment) -> None:
         prefill_positions=SimpleNamespace(gpu=torch.zeros(3, 1, dtype=torch.int32)),
         prefill_delta=SimpleNamespace(gpu=torch.zeros(deployment.max_num_seqs, dtype=torch.int32)),
     )
-    starts = torch.zeros(deployment.max_num_seqs + 1, dtype=torch.int32)
-    lengths, computed = (torch.zeros(deployment.max_num_seqs, dtype=torch.int32) for _ in range(2))
-    for requests in _BATCHES:
+    limit, batches = deployment.max_num_seqs, trace.module(_BATCH)
+    lengths, computed = (torch.zeros(limit, dtype=torch.int32) for _ in range(2))
+    buffers = batches.InputBuffers(max_num_reqs=limit, max_num_tokens=limit, device=torch.device("cpu"))
+    for requests in (requests for requests in _BATCHES if requests <= limit):
+        batch = batches.InputBatch.make_dummy(requests, requests, buffers)
         with trace.input(requests=requests):
-            prepare(state, torch.zeros(requests, dtype=torch.int64), starts[: requests + 1], lengths, computed)
+            prepare(state, batch.idx_mapping, batch.query_start_loc, lengths, computed)
+
+
+_FUSED_PARAMETERS = (
+    "q_gate_ptr",
+    "k_ptr",
+    "q_out_ptr",
+    "k_out_ptr",
+    "gate_out_ptr",
+    "q_weight_ptr",
+    "k_weight_ptr",
+    "cos_sin_cache_ptr",
+    "positions_ptr",
+    "q_gate_stride_t",
+    "k_stride_t",
+    "q_out_stride_t",
+    "k_out_stride_t",
+    "gate_out_stride_t",
+    "cache_stride_p",
+    "positions_stride_m",
+    "positions_stride_t",
+    "num_q_heads",
+    "num_kv_heads",
+    "head_dim",
+    "rotary_dim",
+    "half_rotary",
+    "eps",
+    "norm_beta",
+    "INPUT_DTYPE",
+    "HEAD_BLOCK",
+    "ROT_HALF_BLOCK",
+    "HAS_PASS",
+    "HAS_MROPE",
+    "MROPE_SECTION_H",
+    "MROPE_SECTION_W",
+)
 
 
 FAMILY = Family(
@@ -190,41 +234,40 @@ FAMILY = Family(
                 "is_interleaved",
                 "is_neox_style",
             ),
+            others=(
+                (
+                    "q_ptr",
+                    "k_ptr",
+                    "cos",
+                    "sin",
+                    "num_tokens",
+                    "n_qh",
+                    "n_kh",
+                    "hd",
+                    "rd",
+                    "pad_n_qh",
+                    "pad_n_kh",
+                    "pad_hd",
+                    "mrope_section_t",
+                    "mrope_section_h",
+                    "mrope_section_w",
+                    "is_interleaved",
+                ),
+            ),
         ),
         ExpectedKernel(
             name=f"{_FUSED}:_fused_qk_rmsnorm_rope_gate_kernel",
-            parameters=(
-                "q_gate_ptr",
-                "k_ptr",
-                "q_out_ptr",
-                "k_out_ptr",
-                "gate_out_ptr",
-                "q_weight_ptr",
-                "k_weight_ptr",
-                "cos_sin_cache_ptr",
-                "positions_ptr",
-                "q_gate_stride_t",
-                "k_stride_t",
-                "q_out_stride_t",
-                "k_out_stride_t",
-                "gate_out_stride_t",
-                "cache_stride_p",
-                "positions_stride_m",
-                "positions_stride_t",
-                "num_q_heads",
-                "num_kv_heads",
-                "head_dim",
-                "rotary_dim",
-                "half_rotary",
-                "eps",
-                "norm_beta",
-                "INPUT_DTYPE",
-                "HEAD_BLOCK",
-                "ROT_HALF_BLOCK",
-                "HAS_PASS",
-                "HAS_MROPE",
-                "MROPE_SECTION_H",
-                "MROPE_SECTION_W",
+            parameters=_FUSED_PARAMETERS,
+            others=(
+                without(
+                    _FUSED_PARAMETERS,
+                    "positions_stride_m",
+                    "positions_stride_t",
+                    "norm_beta",
+                    "HAS_MROPE",
+                    "MROPE_SECTION_H",
+                    "MROPE_SECTION_W",
+                ),
             ),
         ),
         ExpectedKernel(
@@ -245,7 +288,7 @@ FAMILY = Family(
             ),
         ),
     ),
-    modules=(_MROPE, _FUSED, _QWEN3_NEXT, _V2_ROPE),
+    modules=(_MROPE, _FUSED, _QWEN3_NEXT, _V2_ROPE, _BATCH),
     serves=_serves,
     drive=_drive,
 )

@@ -930,4 +930,5 @@ FAMILY = Family(
     ),
     serves=_serves,
     drive=_drive,
+    undriven={"0.26.0": "its runners prepare, sample and draft by other steps and with other kernels"},
 )

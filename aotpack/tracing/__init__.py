@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from types import ModuleType
 from typing import Any
 
@@ -75,14 +76,21 @@ class Tracer:
         Args:
             engine: the engine.
             target: what to pretend to be.
-            families: what will be driven.
+            families: what will be driven, where the release is not among those that a family does not drive.
             device: the product to pretend to be; None takes the target's common one.
 
         Raises:
-            EngineError: a kernel is not there, or has other parameters than its family expects.
+            EngineError: a kernel is not there, or has other parameters than its family expects; or none of the
+                families drives the release.
             TracingError: a module cannot be imported.
             ToolchainError: Triton cannot be imported.
         """
+        undriven = [family.name for family in families if engine.version in family.undriven]
+        families = tuple(family for family in families if family.name not in undriven)
+        if undriven and not families:
+            raise EngineError(
+                f"{engine} is not driven by family {', '.join(undriven)}; choose another family or release"
+            )
         device = device or DEVICES[target.arch]
         pretend(target, device)
         self.target = target
@@ -92,7 +100,7 @@ class Tracer:
         self._recorder.install()
         self._settings: dict[str, int] = {}
         self._unknowns: dict[str, str] = {}
-        self._kernels = import_kernels(engine, target, families, device)
+        self._modules, self._kernels = import_kernels(engine, target, families, device)
 
     def module(self, name: str) -> ModuleType:
         """One of the engine's modules, loaded for real.
@@ -100,9 +108,18 @@ class Tracer:
         Raises:
             TracingError: no family declared it.
         """
-        if name not in sys.modules or name not in {m for f in self._families.values() for m in f.modules}:
+        if name not in self._modules:
             raise TracingError(f"{name} is not among the modules that the family declares")
-        return sys.modules[name]
+        return self._modules[name]
+
+    def has(self, name: str) -> bool:
+        """Whether this release has a module, or ``module:qualname`` in one that a family declared.
+
+        Raises:
+            TracingError: no family declared the module of a qualname.
+        """
+        module, _, qualname = name.partition(":")
+        return _look_up(self.module(module), qualname) is not None if qualname else self._engine.has(module)
 
     @contextmanager
     def input(self, **quantities: int | str | bool) -> Iterator[None]:
@@ -134,8 +151,9 @@ class Tracer:
             raise TracingError(f"{where}: {error}; the family must declare that module, or the stubs answer") from None
         except Exception as error:
             raise TracingError(f"{where}: the wrappers could not be driven: {type(error).__name__}: {error}") from error
-        recorded = self._recorder.take()
-        named = {kernel.name for kernel in family.kernels}
+        unpacked = self._unpacked(family)
+        recorded = [item for item in self._recorder.take() if item.key.kernel not in unpacked]
+        named = {kernel.name for kernel in family.kernels if self._engine.version not in kernel.absent}
         for item in recorded:
             if item.key.kernel not in named:
                 raise TracingError(f"{where}: the wrappers launch {item.key.kernel}, which the family does not name")
@@ -146,6 +164,15 @@ class Tracer:
                 Unknown(family=family.name, name=name, fixed_by=fixed_by) for name, fixed_by in self._unknowns.items()
             ),
         )
+
+    def _unpacked(self, family: Family) -> set[str]:
+        """Kernels whose keys hold a value that only the serving machine fixes, and that was not given."""
+        return {
+            kernel.name
+            for kernel in family.kernels
+            for value in [kernel.unbounded.get(self._engine.version)]
+            if value is not None and self.setting(value.setting, value.fixed_by) is None
+        }
 
     def function(self, kernel: str) -> Any:
         """The ``JITFunction`` of one of the families' kernels."""
@@ -171,7 +198,9 @@ class Tracer:
         return Kernel(name=name, family=family, cache_key=cache_key, source=source)
 
 
-def import_kernels(engine: Engine, target: Target, families: tuple[Family, ...], device: Device) -> dict[str, Any]:
+def import_kernels(
+    engine: Engine, target: Target, families: tuple[Family, ...], device: Device
+) -> tuple[dict[str, ModuleType], dict[str, Any]]:
     """Load the families' modules of an engine, everything else of it stubbed, and find their kernels.
 
     Args:
@@ -181,29 +210,34 @@ def import_kernels(engine: Engine, target: Target, families: tuple[Family, ...],
         device: the product that the engine is told of.
 
     Returns:
-        The ``JITFunction`` of each kernel, by name.
+        The modules that were loaded for real, and the ``JITFunction`` of each kernel that is packed, both by name.
 
     Raises:
         EngineError: a kernel is not there, or has other parameters than its family expects.
         TracingError: a module cannot be imported.
     """
-    modules = {name for family in families for name in family.modules}
+    declared = {
+        family.name: (*family.modules, *(name for name in family.optional if engine.has(name))) for family in families
+    }
     stubs = Stubs(
         engine.root,
         vllm.PACKAGE,
-        {*vllm.REAL, *modules},
+        engine.version,
+        {*vllm.REAL, *chain.from_iterable(declared.values())},
         vllm.substitutes(engine.version, target, device),
         vllm.SPARED,
     )
     sys.meta_path.insert(0, stubs)
+    modules: dict[str, ModuleType] = {}
     kernels: dict[str, Any] = {}
     for family in families:
-        for name in family.modules:
-            _import(engine, family, name)
+        for name in declared[family.name]:
+            modules[name] = _import(engine, family, name)
         for kernel in family.kernels:
-            kernels[kernel.name] = _find(engine, family, kernel)
+            if engine.version not in kernel.absent:
+                kernels[kernel.name] = _find(engine, family, kernel)
     stubs.frozen = True
-    return kernels
+    return modules, kernels
 
 
 def _import(engine: Engine, family: Family, name: str) -> ModuleType:
@@ -224,22 +258,27 @@ def _import(engine: Engine, family: Family, name: str) -> ModuleType:
 
 def _find(engine: Engine, family: Family, kernel: ExpectedKernel) -> Any:
     module, _, qualname = kernel.name.partition(":")
-    found: Any = _import(engine, family, module)
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    function = jit_function(found)
+    function = jit_function(_look_up(_import(engine, family, module), qualname))
     if function is None:
         raise EngineError(
             f"{engine} has no kernel {kernel.name}, which family {family.name} packs; "
             "build with an engine release that has it, or without the family"
         )
     parameters = tuple(function.arg_names)
-    if parameters != kernel.parameters:
+    if parameters not in (kernel.parameters, *kernel.others):
+        expected = " or ".join(f"({', '.join(names)})" for names in (kernel.parameters, *kernel.others))
         raise EngineError(
-            f"{engine}: {kernel.name} takes ({', '.join(parameters)}); family {family.name} expects "
-            f"({', '.join(kernel.parameters)}); this release needs a newer aotpack"
+            f"{engine}: {kernel.name} takes ({', '.join(parameters)}); family {family.name} expects {expected}; "
+            "this release needs a newer aotpack"
         )
     return function
+
+
+def _look_up(module: ModuleType, qualname: str) -> Any:
+    found: Any = module
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def jit_function(value: Any) -> Any:

@@ -167,5 +167,6 @@ def pretend(target: Target, device: Device) -> None:
     for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
         setattr(owner, name, _zeroed(getattr(owner, name)))
     torch.accelerator.device_index = lambda _index: contextlib.nullcontext()
+    torch.accelerator.empty_cache = lambda: None
     # Wrappers that serve CPU tensors too choose their way by this.
     torch.Tensor.is_cuda = property(lambda _tensor: True)

@@ -7,13 +7,17 @@ Inert objects have two lives. While modules are being imported they take part in
 name that it only passes on: base classes, decorators, annotations. Once driving begins, or as soon as a decision
 would hang on one (a truth value, a comparison, arithmetic), using one raises: a key must never depend on a
 stand-in. The error names who used what.
+
+The engine need not be installed; where it asks for the version of its own distribution, the finder answers that too.
 """
 
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -103,7 +107,22 @@ class StandIn(ModuleType):
         return value
 
 
-class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class Release(importlib.metadata.Distribution):
+    """The distribution of an engine's package as far as its name and version."""
+
+    def __init__(self, name: str, version: str) -> None:
+        self._metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+
+    def read_text(self, filename: str) -> str | None:
+        """The metadata, and no other file."""
+        return self._metadata if filename == "METADATA" else None
+
+    def locate_file(self, path: str | PathLike[str]) -> NoReturn:
+        """No file of it is anywhere."""
+        raise TracingError(f"the engine's distribution is asked for {path}, and it is not installed")
+
+
+class Stubs(importlib.metadata.DistributionFinder, importlib.abc.Loader):
     """The finder: answers for every module of one engine's package, and of packages that it can do without.
 
     Attributes:
@@ -114,6 +133,7 @@ class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self,
         root: Path,
         package: str,
+        version: str,
         real: Iterable[str],
         substitutes: Mapping[str, Mapping[str, Any]],
         spared: Iterable[str] = (),
@@ -123,6 +143,7 @@ class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         Args:
             root: the directory that holds the package.
             package: its name.
+            version: its release.
             real: modules to load from their files; a package among them runs its ``__init__``.
             substitutes: names that are given instead, by module: decisions made on purpose.
             spared: other packages that the engine's modules import; they need not be installed, since each
@@ -132,6 +153,7 @@ class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._spared = frozenset(spared)
         self._root = root
         self._package = package
+        self._release = Release(package, version)
         self._real = set(real)
         self._substitutes = substitutes
 
@@ -155,6 +177,12 @@ class Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 raise TracingError(f"the engine has no module {fullname}")
             return importlib.util.spec_from_file_location(fullname, file)
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def find_distributions(
+        self, context: importlib.metadata.DistributionFinder.Context | None = None
+    ) -> Iterable[importlib.metadata.Distribution]:
+        """The engine's distribution, where that one is asked for."""
+        return [self._release] if context is not None and context.name == self._package else []
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         """A stand-in that has the substitutes of its name."""

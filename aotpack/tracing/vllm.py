@@ -213,6 +213,7 @@ def substitutes(version: str, target: Target, device: Device) -> dict[str, dict[
             "vllm_version_matches_substr": lambda _text: False,
         },
         "vllm.sampling_params": {"MAX_LOGPROB_TOKEN_IDS": 128},  # sampling_params.py
+        "vllm.utils": {"random_uuid": lambda: ""},  # utils/__init__.py; it tells requests apart
         # Device and host are one here, and no memory is pinned (utils/torch_utils.py).
         "vllm.utils.torch_utils": {
             "PIN_MEMORY": False,
