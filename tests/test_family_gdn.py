@@ -90,7 +90,8 @@ def test_every_recorded_key_is_enumerated_field_by_field(engine: Engine, tmp_pat
     assert Counter(record["kernel"].partition(":")[2] for record in recorded) == {
         **CHUNKS,
         CONV: 1,
-        UPDATE: 3,
+        # One request and any other number differ in an attr that is empty for both.
+        UPDATE: 2,
         GATES: 3,
         MIXED: 1,
         PACKED: 1,
