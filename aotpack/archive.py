@@ -126,6 +126,10 @@ class ArchiveReader:
                 f"{self._path}: expected the member {name} of {size} bytes, found {_describe(header)}; "
                 "this is not a bundle as aotpack writes it"
             )
+        return self._content(name, size)
+
+    def _content(self, name: str, size: int) -> bytes:
+        """A member's content, after its header; zeros must follow up to the next block."""
         data = self._read(size, name)
         if any(self._read(-size % _BLOCK, f"the padding of {name}")):
             raise BundleError(f"{self._path}: {name}: expected zeros after it, found other bytes")
@@ -149,10 +153,7 @@ class ArchiveReader:
             )
         if size > MAX_MANIFEST:
             raise BundleError(f"{self._path}: {MANIFEST} claims {size} bytes; at most {MAX_MANIFEST} are read")
-        data = self._read(size, MANIFEST)
-        if any(self._read(-size % _BLOCK, f"the padding of {MANIFEST}")):
-            raise BundleError(f"{self._path}: {MANIFEST}: expected zeros after it, found other bytes")
-        return data
+        return self._content(MANIFEST, size)
 
     def read_blobs(self, expected: Iterable[tuple[str, int]]) -> Iterator[tuple[str, bytes]]:
         """Each blob with its digest, in order; after the last the archive must end.

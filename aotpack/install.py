@@ -26,7 +26,7 @@ from aotpack.findings import Finding
 from aotpack.manifest import Entry
 from aotpack.targets import Target
 from aotpack.toolchain import KeyMaker, local_toolchain
-from aotpack.tritoncache import CacheEntry, is_whole
+from aotpack.tritoncache import GROUP_PREFIX, CacheEntry, is_whole
 
 OURS = ".aotpack"
 RECEIPT_FORMAT = 1
@@ -209,7 +209,7 @@ def _install(bundle: Bundle, cache: Path, entries: Sequence[tuple[Entry, str]]) 
 
 def _order(file: InstalledFile) -> tuple[str, bool, str]:
     directory, _, name = file.path.partition("/")
-    return directory, name.startswith("__grp__"), name
+    return directory, name.startswith(GROUP_PREFIX), name
 
 
 def _cache_entries(bundle: Bundle, entries: Sequence[tuple[Entry, str]]) -> list[CacheEntry]:
@@ -290,7 +290,7 @@ def _land(staged: Path, landing: Path, name: str) -> None:
     else:
         return
     # The group file goes first and comes last, so that Triton never reads a mixture as an entry.
-    group = f"__grp__{name}.json"
+    group = f"{GROUP_PREFIX}{name}.json"
     (landing / group).unlink(missing_ok=True)
     for file in sorted(staged.iterdir(), key=lambda file: file.name == group):
         file.replace(landing / file.name)
@@ -367,7 +367,7 @@ def uninstall(receipt: Receipt) -> Removed:
         removed = shared = 0
         findings: list[Finding] = []
         # Group files first: without one an entry is no entry, whatever happens in between.
-        for file in sorted(receipt.files, key=lambda file: "/__grp__" not in file.path):
+        for file in sorted(receipt.files, key=lambda file: f"/{GROUP_PREFIX}" not in file.path):
             path = cache / file.path
             if file in elsewhere:
                 shared += 1
