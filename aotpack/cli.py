@@ -494,8 +494,8 @@ def uninstall(bundle: str, cache_dir: Path | None) -> None:
       aotpack uninstall 3f9c2a71d004
       aotpack uninstall bundle.tar.zst --cache-dir /opt/triton-cache
     """
-    from aotpack.install import find_receipt
     from aotpack.install import uninstall as remove
+    from aotpack.receipts import find_receipt
     from aotpack.report import show_removed
     from aotpack.tritoncache import effective_directory
 

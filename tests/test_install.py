@@ -13,8 +13,9 @@ import pytest
 from aotpack.build import Built
 from aotpack.bundle import Bundle, open_bundle, write_bundle
 from aotpack.errors import BundleError, CacheError, IncompatibleError, UsageError
-from aotpack.install import OURS, find_receipt, install_bundle, read_receipts, uninstall
+from aotpack.install import install_bundle, uninstall
 from aotpack.manifest import Manifest
+from aotpack.receipts import OURS, find_receipt, read_receipts
 from aotpack.targets import Target
 from aotpack.toolchain import Toolchain
 from tests.archives import tree

@@ -1,0 +1,120 @@
+"""Receipts: what an install wrote, kept beside the entries so that it can be verified and taken out.
+
+A receipt lies in ``.aotpack/receipts`` of the cache directory, one for each bundle, named after the bundle's digest.
+It is written before the first entry lands, so that even an install that was killed can be taken out.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from aotpack.digests import canonical_json, hex_of
+from aotpack.documents import Node, parse_document
+from aotpack.errors import CacheError, DocumentError, UsageError
+
+OURS = ".aotpack"
+"""The one directory of ours in a cache directory; Triton never looks there."""
+
+RECEIPT_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledFile:
+    """One file that an install wrote.
+
+    Attributes:
+        path: below the cache directory.
+        digest: of its content.
+    """
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What an install wrote, so that it can be verified and removed.
+
+    Attributes:
+        bundle: the bundle's digest.
+        name: the bundle's file name.
+        cache: the cache directory.
+        files: every file written, the group file of an entry last.
+    """
+
+    bundle: str
+    name: str
+    cache: Path
+    files: tuple[InstalledFile, ...]
+
+    @property
+    def path(self) -> Path:
+        """Where the receipt lies."""
+        return self.cache / OURS / "receipts" / f"{hex_of(self.bundle)}.json"
+
+    def to_bytes(self) -> bytes:
+        """The receipt as a document; ``read_receipt`` undoes it."""
+        document = {
+            "format": RECEIPT_FORMAT,
+            "bundle": self.bundle,
+            "name": self.name,
+            "cache": str(self.cache),
+            "files": [{"path": file.path, "digest": file.digest} for file in self.files],
+        }
+        return (canonical_json(document) + "\n").encode()
+
+
+def read_receipts(cache: Path) -> list[Receipt]:
+    """The receipts in a cache directory, by bundle digest.
+
+    Raises:
+        CacheError: one of them is damaged.
+    """
+    found = sorted((cache / OURS / "receipts").glob("*.json"))
+    return [_read_receipt(path, cache) for path in found]
+
+
+def _read_receipt(path: Path, cache: Path) -> Receipt:
+    try:
+        root = parse_document(path.read_bytes()).only("format", "bundle", "name", "cache", "files")
+        if root.field("format").integer() != RECEIPT_FORMAT:
+            raise root.field("format").error(f"format {RECEIPT_FORMAT}")
+        return Receipt(
+            bundle=root.field("bundle").digest(),
+            name=root.field("name").text(),
+            cache=cache,
+            files=tuple(
+                InstalledFile(
+                    path=_inside(file.only("path", "digest").field("path")),
+                    digest=file.field("digest").digest(),
+                )
+                for file in root.field("files").items()
+            ),
+        )
+    except (OSError, DocumentError) as error:
+        raise CacheError(f"{path}: not a receipt: {error}; remove it, and install the bundle again") from None
+
+
+def _inside(node: Node) -> str:
+    """The path of a file two levels below the cache directory, and nowhere else."""
+    parts = node.text().split("/")
+    if len(parts) != 2 or any(part in ("", ".", "..") or "\0" in part for part in parts):  # noqa: PLR2004
+        raise node.error("an entry's directory and a file in it")
+    return node.text()
+
+
+def find_receipt(cache: Path, bundle: str) -> Receipt:
+    """The receipt of a bundle, by the start of its digest's hex, or by its file name.
+
+    Raises:
+        UsageError: none, or more than one, is meant.
+        CacheError: a receipt is damaged.
+    """
+    receipts = read_receipts(cache)
+    wanted = hex_of(bundle)
+    matching = [r for r in receipts if r.name == Path(bundle).name or (wanted and hex_of(r.bundle).startswith(wanted))]
+    if len(matching) != 1:
+        listed = ", ".join(f"{hex_of(r.bundle)[:12]} ({r.name})" for r in receipts) or "none"
+        raise UsageError(
+            f"{bundle!r} means {len(matching)} of the bundles installed in {cache}; installed are: {listed}"
+        )
+    return matching[0]
