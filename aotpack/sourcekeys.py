@@ -202,7 +202,7 @@ class SourceKeys:
             rebuilt = JITFunction(stand_in, noinline=function.noinline)
         except (ValueError, AttributeError, OSError, SyntaxError) as error:
             raise ToolchainError(f"{path}, line {function.line}: no function {function.name} starts there") from error
-        if digest_bytes(rebuilt.src.encode()) != function.text:
+        if rebuilt.starting_line_number != function.line or digest_bytes(rebuilt.src.encode()) != function.text:
             raise ToolchainError(f"{path}, line {function.line}: {function.name} is not what was recorded")
         return rebuilt
 
