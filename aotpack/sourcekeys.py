@@ -168,6 +168,22 @@ class SourceKeys:
             found |= dict.fromkeys(_keys_of(jit_functions[kernel], list(jit_functions.values())))
         return tuple(found)
 
+    def stand_in(self, kernel: str) -> Any:
+        """A ``JITFunction`` that Triton hashes as it hashes the kernel, and that it could not compile.
+
+        Args:
+            kernel: ``module:qualname``, in the lines where it was recorded.
+
+        Raises:
+            ToolchainError: a function is not where it should be.
+        """
+        functions = self._functions(kernel, {})
+        return self._rebuild(functions, next(_orders(functions)))[kernel]
+
+    def _functions(self, kernel: str, lines: Mapping[str, int]) -> list[Function]:
+        """A kernel and all that it reaches, where they stand here."""
+        return [function.at(lines.get(function.name, function.line)) for function in self._recorded.closure(kernel)]
+
     def _rebuild(self, functions: Sequence[Function], modules: Sequence[str]) -> dict[str, Any]:
         """The functions as Triton sees them, with one dictionary of globals for each module.
 
