@@ -69,11 +69,20 @@ def read_receipts(cache: Path) -> list[Receipt]:
     Raises:
         CacheError: one of them is damaged.
     """
-    found = sorted((cache / OURS / "receipts").glob("*.json"))
-    return [_read_receipt(path, cache) for path in found]
+    return [read_receipt(path, cache) for path in receipt_paths(cache)]
 
 
-def _read_receipt(path: Path, cache: Path) -> Receipt:
+def receipt_paths(cache: Path) -> list[Path]:
+    """Where the receipts in a cache directory lie, by bundle digest."""
+    return sorted((cache / OURS / "receipts").glob("*.json"))
+
+
+def read_receipt(path: Path, cache: Path) -> Receipt:
+    """One receipt, for the cache directory where it lies now.
+
+    Raises:
+        CacheError: it is damaged.
+    """
     try:
         root = parse_document(path.read_bytes()).only("format", "bundle", "name", "cache", "files")
         if root.field("format").integer() != RECEIPT_FORMAT:
