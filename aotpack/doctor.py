@@ -34,7 +34,7 @@ from aotpack.errors import CacheError, DocumentError, ToolchainError
 from aotpack.findings import Finding
 from aotpack.gpus import Driver, read_driver
 from aotpack.mounts import mount_of, read_table
-from aotpack.receipts import Receipt, read_receipt, receipt_paths
+from aotpack.receipts import OURS, Receipt, read_receipt
 from aotpack.targets import Target
 from aotpack.toolchain import Toolchain, local_toolchain
 from aotpack.tritoncache import GROUP_PREFIX, effective_directory
@@ -114,12 +114,12 @@ def diagnose(bundle: Bundle | None = None, given: Path | None = None) -> Diagnos
     cache = effective_directory(given)
     receipts, installed = probe_receipts(cache)
     targets = bundle.manifest.targets if bundle else installed_targets(cache, receipts)
-    needed = bundle is not None or bool(receipts)
+    there = bundle is not None and bundle.digest in {receipt.bundle for receipt in receipts}
     local = _local(targets)
     tools = [_tool(name, environment) for name in ("ptxas", "ptxas-blackwell")]
     sections = [
-        probe_cache(cache, given, environment, bundle, {receipt.bundle for receipt in receipts}),
-        probe_triton(environment, local, needed=needed),
+        probe_cache(cache, given, environment, read_table(), None if there else bundle),
+        probe_triton(environment, local, needed=bundle is not None or bool(receipts)),
         probe_ptxas(tools, environment, bundle),
         _probe_python(),
         probe_engine(bundle),
@@ -136,7 +136,11 @@ def diagnose(bundle: Bundle | None = None, given: Path | None = None) -> Diagnos
 
 
 def probe_cache(
-    cache: Path, given: Path | None, environment: Mapping[str, str], bundle: Bundle | None, installed: Iterable[str]
+    cache: Path,
+    given: Path | None,
+    environment: Mapping[str, str],
+    mounts: str,
+    bundle: Bundle | None = None,
 ) -> Section:
     """Where the cache directory is, who says so, who would move it, and whether it can do its work.
 
@@ -144,13 +148,13 @@ def probe_cache(
         cache: the directory.
         given: what the user asked for, if that is why.
         environment: the variables that Triton would read.
+        mounts: the table of mounts, as ``read_table`` gives it.
         bundle: what has to fit into it.
-        installed: digests of bundles that lie in it already.
     """
     findings: list[Finding] = []
     say = _Findings(findings, str(cache))
     nearest = _nearest(cache)
-    hint = _elsewhere(environment)
+    hint = _elsewhere(environment, mounts)
     rows = [
         ("directory", f"{cache}{'' if nearest == cache else ' (not there yet)'}"),
         ("set by", _chooser(given, environment, say)),
@@ -167,7 +171,7 @@ def probe_cache(
     access = ("readable" if readable else "not readable", "not writable" if trouble else "writable")
     rows.append(("access", ", ".join(access)))
 
-    mount = mount_of(Path(os.path.realpath(nearest)), read_table())
+    mount = mount_of(Path(os.path.realpath(nearest)), mounts)
     if mount:
         rows.append(("file system", f"{mount.kind} on {mount.point} ({','.join(mount.options)})"))
         if "noexec" in mount.options:
@@ -181,7 +185,7 @@ def probe_cache(
             )
     else:
         rows.append(("file system", "unknown"))
-    rows.append(("free", _free(nearest, bundle if bundle and bundle.digest not in installed else None, say, hint)))
+    rows.append(("free", _free(nearest, bundle, say, hint)))
     rows.append(("several nodes", _SEVERAL_NODES))
     return Section(title="cache", rows=tuple(rows), findings=tuple(findings))
 
@@ -259,14 +263,13 @@ def _write_trouble(directory: Path) -> OSError | None:
     return None
 
 
-def _elsewhere(environment: Mapping[str, str]) -> str:
+def _elsewhere(environment: Mapping[str, str], mounts: str) -> str:
     """What to do where a directory will not do: the next one that will."""
-    table = read_table()
     bases = [environment.get("XDG_CACHE_HOME"), environment.get("TMPDIR"), "/tmp", "/var/tmp", "/dev/shm"]  # noqa: S108
     for base in filter(None, bases):
-        mount = mount_of(Path(os.path.realpath(base)), table)
+        mount = mount_of(Path(os.path.realpath(base)), mounts)
         unfit = mount is not None and (mount.network or "noexec" in mount.options)
-        if Path(base).is_dir() and not unfit and _write_trouble(Path(base)) is None:
+        if not unfit and _write_trouble(Path(base)) is None:
             return f"set TRITON_CACHE_DIR={Path(base) / f'triton-{os.geteuid()}'}, which can be written here"
     return "set TRITON_CACHE_DIR to a local directory that can be written; none was found here"
 
@@ -392,7 +395,7 @@ def changed_files(found: Distribution, root: Path) -> Iterator[str]:
         if not _as_recorded(path, file.hash.mode, file.hash.value, file.size):
             yield str(path.relative_to(root.parent))
     for walked in ("compiler", "backends", "language"):
-        for path in sorted((root / walked).rglob("*.py")):
+        for path in _found(root / walked, "**/*.py"):
             if path not in named:
                 yield str(path.relative_to(root.parent))
 
@@ -644,7 +647,7 @@ def helpers_held(cache: Path, triton: str, bundle: Bundle | None) -> str:
     del bundle  # the place for asking a manifest for the helpers that it holds
     names = ("cuda_utils", "__triton_launcher") if Version(triton) < Version("3.7") else ("cuda_utils",)
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    if all(any(cache.glob(f"*/{name}{suffix}")) for name in names):
+    if all(_found(cache, f"*/{name}{suffix}") for name in names):
         return "in the cache directory, for this Python"
     return ""
 
@@ -656,8 +659,8 @@ def _compiler(environment: Mapping[str, str]) -> tuple[str, str]:
     if path is None:
         return "", f"CC={asked} is not there" if asked is not None else "no gcc and no clang on PATH"
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
-    if not header.is_file():
-        return "", f"{path} is there, {header} is not"
+    if not os.access(header, os.R_OK):  # Path.is_file raises where a directory above it is closed
+        return "", f"{path} is there, and {header} is not"
     return path, ""
 
 
@@ -669,7 +672,7 @@ def probe_receipts(cache: Path) -> tuple[list[Receipt], Section]:
     receipts: list[Receipt] = []
     rows: list[tuple[str, str]] = []
     findings: list[Finding] = []
-    for path in receipt_paths(cache):
+    for path in _found(cache / OURS / "receipts", "*.json"):
         try:
             receipt = read_receipt(path, cache)
             before = Path(parse_document(path.read_bytes()).field("cache").text())
@@ -691,6 +694,14 @@ def probe_receipts(cache: Path) -> tuple[list[Receipt], Section]:
                 )
             )
     return receipts, Section(title="installed", rows=tuple(rows) or (("bundles", "none"),), findings=tuple(findings))
+
+
+def _found(directory: Path, pattern: str) -> list[Path]:
+    """The files of a pattern, none where this user may not look, which is a finding of its own."""
+    try:
+        return sorted(directory.glob(pattern))
+    except OSError:
+        return []
 
 
 def _same_directory(one: Path, other: Path) -> bool:

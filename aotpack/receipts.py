@@ -69,12 +69,8 @@ def read_receipts(cache: Path) -> list[Receipt]:
     Raises:
         CacheError: one of them is damaged.
     """
-    return [read_receipt(path, cache) for path in receipt_paths(cache)]
-
-
-def receipt_paths(cache: Path) -> list[Path]:
-    """Where the receipts in a cache directory lie, by bundle digest."""
-    return sorted((cache / OURS / "receipts").glob("*.json"))
+    found = sorted((cache / OURS / "receipts").glob("*.json"))
+    return [read_receipt(path, cache) for path in found]
 
 
 def read_receipt(path: Path, cache: Path) -> Receipt:
