@@ -36,8 +36,8 @@ from aotpack.gpus import Driver, read_driver
 from aotpack.mounts import mount_of, read_table
 from aotpack.receipts import OURS, Receipt, read_receipt
 from aotpack.targets import Target
-from aotpack.toolchain import Toolchain, local_toolchain
-from aotpack.tritoncache import GROUP_PREFIX, effective_directory
+from aotpack.toolchain import KeyMaker, Toolchain, local_toolchain
+from aotpack.tritoncache import GROUP_PREFIX, directory_name, effective_directory, is_whole
 
 _SPARE_BYTES, _SPARE_INODES = 16 << 20, 256
 """What should be free beside what is installed: about thirty kernels that are compiled there, IR and all."""
@@ -113,7 +113,8 @@ def diagnose(bundle: Bundle | None = None, given: Path | None = None) -> Diagnos
     environment = dict(os.environ)
     cache = effective_directory(given)
     receipts, installed = probe_receipts(cache)
-    targets = bundle.manifest.targets if bundle else installed_targets(cache, receipts)
+    held = {target for target, _ in installed_for(cache, receipts)}
+    targets = bundle.manifest.targets if bundle else tuple(sorted(held))
     there = bundle is not None and bundle.digest in {receipt.bundle for receipt in receipts}
     local = _local(targets)
     tools = [_tool(name, environment) for name in ("ptxas", "ptxas-blackwell")]
@@ -128,7 +129,7 @@ def diagnose(bundle: Bundle | None = None, given: Path | None = None) -> Diagnos
         installed,
     ]
     if bundle:
-        sections.append(_probe_bundle(bundle, local))
+        sections.append(_probe_bundle(bundle, cache, local, installed=there))
     return Diagnosis(sections=tuple(sections))
 
 
@@ -669,6 +670,7 @@ def _compiler(environment: Mapping[str, str]) -> tuple[str, str]:
 
 def probe_receipts(cache: Path) -> tuple[list[Receipt], Section]:
     """The bundles installed in a cache directory."""
+    here = _distribution("triton", "pytorch-triton")
     receipts: list[Receipt] = []
     rows: list[tuple[str, str]] = []
     findings: list[Finding] = []
@@ -682,8 +684,19 @@ def probe_receipts(cache: Path) -> tuple[list[Receipt], Section]:
         receipts.append(receipt)
         entries = sum(f"/{GROUP_PREFIX}" in file.path for file in receipt.files)
         digest = hex_of(receipt.bundle)[:12]
-        archs = ", ".join(target.short for target in installed_targets(cache, [receipt])) or "no target"
-        rows.append((digest, f"{receipt.name}: {entries} kernels, {archs}"))
+        kinds = installed_for(cache, [receipt])
+        whose = ", ".join(f"{target.short} with Triton {triton}" for target, triton in kinds) or "none that can be read"
+        rows.append((digest, f"{receipt.name}: {entries} kernels, {whose}"))
+        others = sorted({triton for _, triton in kinds if here and not same_release(here.version, triton)})
+        if here and others:
+            findings.append(
+                Finding(
+                    code="D108",
+                    subject=digest,
+                    detail=f"its kernels are of Triton {', '.join(others)}, and this environment has {here.version}",
+                    hint=f"install a bundle for Triton {here.version}",
+                )
+            )
         if not _same_directory(before, cache):
             findings.append(
                 Finding(
@@ -711,34 +724,65 @@ def _same_directory(one: Path, other: Path) -> bool:
         return False
 
 
-def installed_targets(cache: Path, receipts: Iterable[Receipt]) -> tuple[Target, ...]:
-    """The targets of the entries that receipts list, as Triton's own metadata beside each cubin says."""
+def installed_for(cache: Path, receipts: Iterable[Receipt]) -> tuple[tuple[Target, str], ...]:
+    """The targets and Triton releases of what receipts list, as Triton's own metadata beside each cubin says."""
     found = set()
     for receipt in receipts:
         for file in receipt.files:
             if file.path.endswith(".json") and f"/{GROUP_PREFIX}" not in file.path:
                 try:
-                    target = json.loads((cache / file.path).read_bytes())["target"]
-                    found.add(Target(str(target["backend"]), int(target["arch"]), int(target["warp_size"])))
+                    metadata = json.loads((cache / file.path).read_bytes())
+                    target = metadata["target"]
+                    target = Target(str(target["backend"]), int(target["arch"]), int(target["warp_size"]))
+                    found.add((target, str(metadata["triton_version"])))
                 except (OSError, ValueError, KeyError, TypeError):
-                    continue
+                    continue  # verify's business
     return tuple(sorted(found))
 
 
-def _probe_bundle(bundle: Bundle, local: Toolchain | str) -> Section:
-    """Whether an install of a bundle would take it here."""
+def _probe_bundle(bundle: Bundle, cache: Path, local: Toolchain | str, *, installed: bool) -> Section:
+    """Whether an install of a bundle would take it here, and whether its kernels lie where Triton will look."""
     manifest = bundle.manifest
-    usable = isinstance(local, Toolchain)
-    differences = list(manifest.toolchain.differences(local)) if isinstance(local, Toolchain) else []
-    rows = (
+    rows = [
         ("file", str(bundle.path)),
         ("digest", bundle.digest),
         ("holds", f"{len(manifest.entries)} kernels of {manifest.engine} {manifest.engine_version}"),
         ("for", f"{', '.join(target.short for target in manifest.targets)}, Triton {manifest.toolchain.triton}"),
-        ("installs here", "yes" if usable and not differences else "no"),
-    )
-    now = f"use a bundle for this Triton, or this one in an image with Triton {manifest.toolchain.triton}"
-    findings = [
-        Finding(code="D108", subject=bundle.path.name, detail=difference, hint=now) for difference in differences
     ]
-    return Section(title="bundle", rows=rows, findings=tuple(findings))
+    findings: list[Finding] = []
+    say = _Findings(findings, bundle.path.name)
+    if isinstance(local, str):  # a finding of Triton's own section
+        return Section(title="bundle", rows=(*rows, ("installs here", "no: there is no Triton to ask for its keys")))
+    for difference in manifest.toolchain.differences(local):
+        now = f"use a bundle for this Triton, or this one in an image with Triton {manifest.toolchain.triton}"
+        say("D108", str(difference), now)
+    try:
+        missing = 0 if findings else entries_missing(bundle, cache)
+    except ToolchainError as error:
+        say("D108", str(error))
+    rows.append(("installs here", "no" if findings else "yes"))
+    if not findings:
+        rows.append(("in the cache", f"{len(manifest.entries) - missing} of {len(manifest.entries)}"))
+        if installed and missing:
+            detail = f"{missing} of its kernels are not where this Triton will look, though it was installed"
+            say("D117", f"{detail}: with another Python, or damaged since", "install it again with this Python")
+    return Section(title="bundle", rows=tuple(rows), findings=tuple(findings))
+
+
+def entries_missing(bundle: Bundle, cache: Path) -> int:
+    """How many of a bundle's entries Triton would not find, under the keys that it asks for here.
+
+    Args:
+        bundle: one that fits the Triton here.
+        cache: the cache directory.
+
+    Raises:
+        ToolchainError: an option would not be what it was at the build.
+    """
+    maker = KeyMaker()
+    sources = {kernel.name: kernel.cache_key for kernel in bundle.manifest.kernels}
+    places = (
+        (cache / directory_name(maker.key_of(entry.key, sources[entry.key.kernel])), entry.name)
+        for entry in bundle.manifest.entries
+    )
+    return sum(not is_whole(directory, name) for directory, name in places)

@@ -26,6 +26,7 @@ CODES = {
     "D114": "ldconfig that Triton needs and that is not here",
     "D115": "receipt that cannot be read",
     "D116": "cache directory that was moved since an install",
+    "D117": "installed bundle whose kernels Triton would not find",
     "D201": "cache directory on a network file system",
     "D202": "cache directory that a serving process may not look in",
     "D203": "cache directory that depends on the working directory",

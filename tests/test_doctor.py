@@ -70,8 +70,9 @@ def test_a_machine_that_serves_an_installed_bundle_is_sound(bundle: Bundle, cach
     assert result.exit_code == 0, result.stdout
     assert "Error" not in result.stdout
     assert f"set by          TRITON_CACHE_DIR={cache}" in result.stdout
-    assert f"{bundle.path.name}: {len(bundle.manifest.entries)} kernels, sm90" in result.stdout
+    assert f"{bundle.path.name}: {len(bundle.manifest.entries)} kernels, sm90 with Triton" in result.stdout
     assert "installs here   yes" in result.stdout
+    assert "in the cache    {0} of {0}".format(len(bundle.manifest.entries)) in result.stdout
     assert tree(cache) == before
 
 
@@ -349,6 +350,18 @@ def test_a_ptxas_of_another_release_makes_the_bundle_unfit(
     assert "the assembler for cuda:90 differs: built with 12.9" in done.stdout
 
 
+def test_an_option_that_the_environment_changes_makes_the_bundle_unfit(
+    bundle: Bundle, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del cache
+    pytest.importorskip("triton")
+    monkeypatch.setenv("PTXAS_OPTIONS", "-O1")  # read when Triton is imported
+    done = subprocess.run([*DOCTOR.split(), str(bundle.path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "option ptx_options was None at the build and is '-O1' here" in done.stdout
+    assert "installs here   no" in done.stdout
+
+
 def test_a_bundle_of_another_triton_is_an_error(bundle: Bundle, cache: Path, tmp_path: Path) -> None:
     del cache
     toolchain = replace(bundle.manifest.toolchain, triton="3.1.0")
@@ -495,6 +508,26 @@ def test_a_directory_that_was_moved_is_an_error_and_a_link_to_it_is_not(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(moved))
     (finding,) = [finding for finding in diagnose().errors if finding.code == "D116"]
     assert f"was installed into {cache}, and lies in {moved} now" in finding.detail
+
+
+def test_what_was_installed_for_another_triton_is_an_error_without_the_bundle_too(bundle: Bundle, cache: Path) -> None:
+    install_bundle(bundle, cache)
+    assert "D108" not in codes()
+    name = next(file.path for file in read_receipts(cache)[0].files if file.path.endswith(".json"))
+    metadata = json.loads((cache / name).read_text())
+    (cache / name).write_text(json.dumps({**metadata, "triton_version": "3.1.0"}))
+    (finding,) = [finding for finding in diagnose().errors if finding.code == "D108"]
+    assert "its kernels are of Triton 3.1.0, and this environment has" in finding.detail
+
+
+def test_an_installed_bundle_that_triton_would_not_find_is_an_error(bundle: Bundle, cache: Path) -> None:
+    entries = len(bundle.manifest.entries)
+    assert rows("bundle", bundle)["in the cache"] == f"0 of {entries}"
+    assert "D117" not in codes(bundle)  # it is not installed yet
+    install_bundle(bundle, cache)
+    next(cache.glob("*/*.cubin")).unlink()
+    assert rows("bundle", bundle)["in the cache"] == f"{entries - 1} of {entries}"
+    assert "D117" in codes(bundle)
 
 
 def test_a_file_that_is_no_bundle_could_not_be_looked_at(tmp_path: Path) -> None:
