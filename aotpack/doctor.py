@@ -756,8 +756,10 @@ def _probe_bundle(bundle: Bundle, cache: Path, local: Toolchain | str, *, instal
     for difference in manifest.toolchain.differences(local):
         now = f"use a bundle for this Triton, or this one in an image with Triton {manifest.toolchain.triton}"
         say("D108", str(difference), now)
+    missing = 0
     try:
-        missing = 0 if findings else entries_missing(bundle, cache)
+        if not findings:
+            missing = entries_missing(bundle, cache)
     except ToolchainError as error:
         say("D108", str(error))
     rows.append(("installs here", "no" if findings else "yes"))
