@@ -465,7 +465,10 @@ def probe_ptxas(tools: Sequence[Tool], environment: Mapping[str, str], bundle: B
         for target, text in bundle.manifest.toolchain.assemblers if bundle else ():
             if (Target.parse(target).arch >= _BLACKWELL) == blackwell:
                 rows.append((Target.parse(target).short, f"the bundle's kernels were assembled with {_release(text)}"))
-        if tool.ignored:
+        if tool.path is None and _package("triton"):
+            detail = "neither the one asked for nor the wheel's runs, and Triton asks for its release even on a hit"
+            findings.append(Finding(code="D118", subject=tool.name, detail=detail, hint="reinstall Triton"))
+        elif tool.ignored:
             now = "correct the variable, or unset it"
             detail = f"{tool.ignored} was asked for and does not run; Triton says nothing and takes its own"
             findings.append(Finding(code="D206", subject=tool.name, detail=detail, hint=now))
@@ -621,6 +624,8 @@ def probe_helpers(cache: Path, environment: Mapping[str, str], bundle: Bundle | 
     if found is None:
         return Section(title="native helpers", rows=tuple(rows), findings=tuple(findings))
     held = helpers_held(cache, found.version, bundle)
+    launchers = " and one launcher for each signature" if _has_launchers(found.version) else ""
+    rows.append((f"Triton {Version(found.version).public}", f"needs cuda_utils{launchers}"))
     rows.append(("helpers", held or "none yet for this Python: a C compiler is needed"))
     if not held and trouble:
         say(
@@ -646,11 +651,15 @@ def helpers_held(cache: Path, triton: str, bundle: Bundle | None) -> str:
         bundle: the bundle that is to serve here.
     """
     del bundle  # the place for asking a manifest for the helpers that it holds
-    names = ("cuda_utils", "__triton_launcher") if Version(triton) < Version("3.7") else ("cuda_utils",)
+    names = ("cuda_utils", "__triton_launcher") if _has_launchers(triton) else ("cuda_utils",)
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     if all(_found(cache, f"*/{name}{suffix}") for name in names):
         return "in the cache directory, for this Python"
     return ""
+
+
+def _has_launchers(triton: str) -> bool:
+    return Version(triton) < Version("3.7")
 
 
 def _compiler(environment: Mapping[str, str]) -> tuple[str, str]:

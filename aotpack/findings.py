@@ -27,6 +27,7 @@ CODES = {
     "D115": "receipt that cannot be read",
     "D116": "cache directory that was moved since an install",
     "D117": "installed bundle whose kernels Triton would not find",
+    "D118": "assembler that Triton needs and that does not run",
     "D201": "cache directory on a network file system",
     "D202": "cache directory that a serving process may not look in",
     "D203": "cache directory that depends on the working directory",

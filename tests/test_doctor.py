@@ -18,7 +18,16 @@ from click.testing import Result
 
 from aotpack.build import Built
 from aotpack.bundle import Bundle, open_bundle, write_bundle
-from aotpack.doctor import Section, changed_files, diagnose, probe_cache, probe_gpus, same_release
+from aotpack.doctor import (
+    Section,
+    Tool,
+    changed_files,
+    diagnose,
+    probe_cache,
+    probe_gpus,
+    probe_ptxas,
+    same_release,
+)
 from aotpack.findings import CODES
 from aotpack.gpus import Driver, Gpu
 from aotpack.install import install_bundle
@@ -331,6 +340,12 @@ def test_a_ptxas_that_does_not_run_is_a_warning_and_triton_takes_its_own(
     shown = rows("assembler")["ptxas"]
     assert shown == f"{knobs.nvidia.ptxas.version} at {knobs.nvidia.ptxas.path}, from the wheel"
     assert "D206" in codes()
+
+
+def test_no_ptxas_at_all_is_an_error() -> None:
+    pytest.importorskip("triton")
+    tools = [Tool(name="ptxas"), Tool(name="ptxas-blackwell", path=Path("/x"), chosen_by="the wheel", release="13.3")]
+    assert [finding.code for finding in probe_ptxas(tools, {}, None).findings] == ["D118"]
 
 
 def test_a_ptxas_of_another_release_makes_the_bundle_unfit(
