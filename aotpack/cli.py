@@ -534,3 +534,29 @@ def uninstall(bundle: str, cache_dir: Path | None) -> None:
     removed = remove(find_receipt(effective_directory(cache_dir), bundle))
     show_removed(removed)
     sys.exit(1 if removed.findings else 0)
+
+
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path), required=False)
+@_cache_option
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def doctor(bundle: Path | None, cache_dir: Path | None, as_json: bool) -> None:  # noqa: FBT001  # a click flag
+    """Look at this machine: whether the kernels of BUNDLE, or those installed, would be found and could run.
+
+    Shows the cache directory and who sets it, Triton, its assembler, Python, the engine, GPUs and their driver, what
+    builds native helpers, and what is installed. Nothing of it has to be there; nothing is changed. The exit code is
+    1 where something keeps kernels from being found or launched.
+
+    \b
+    Examples:
+      aotpack doctor
+      aotpack doctor bundle.tar.zst
+      aotpack doctor --cache-dir /opt/triton-cache --json
+    """
+    from aotpack.bundle import open_bundle
+    from aotpack.doctor import diagnose
+    from aotpack.report import show_diagnosis
+
+    diagnosis = diagnose(open_bundle(bundle) if bundle else None, cache_dir)
+    show_diagnosis(diagnosis, as_json=as_json)
+    sys.exit(1 if diagnosis.errors else 0)

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 from platformdirs import user_cache_path
 
 from aotpack.atomic import directory_that_lands
@@ -94,6 +95,18 @@ class Engine:
                 )
             ]
         return []
+
+
+def same_release(one: str, other: str) -> bool:
+    """Whether two spellings mean one public release: 0.33.0+cu130 is 0.33.0, and 0.6.10 is not 0.6.1.
+
+    >>> same_release("0.33.0+cu130", "0.33.0"), same_release("0.6.10", "0.6.1")
+    (True, False)
+    """
+    try:
+        return Version(Version(one).public) == Version(Version(other).public)
+    except InvalidVersion:
+        return one == other
 
 
 def cache_root() -> Path:

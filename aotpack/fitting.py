@@ -9,10 +9,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from packaging.version import Version
-
 from aotpack.bundle import Bundle
-from aotpack.engines import Engine
+from aotpack.engines import Engine, same_release
 from aotpack.errors import IncompatibleError, UsageError
 from aotpack.findings import Finding
 from aotpack.manifest import Entry, Manifest
@@ -184,7 +182,7 @@ def _refusals(name: str, what: str, entries: Mapping[str, int], engine: Engine) 
 
 def _other_release(manifest: Manifest, engine: Engine, same: int) -> list[Finding]:
     """What to say where the engine here is of another release; a local suffix (+cu130) makes none."""
-    if Version(manifest.engine_version).public == Version(engine.version).public:
+    if same_release(manifest.engine_version, engine.version):
         return []
     return [
         Finding(

@@ -70,10 +70,15 @@ def read_receipts(cache: Path) -> list[Receipt]:
         CacheError: one of them is damaged.
     """
     found = sorted((cache / OURS / "receipts").glob("*.json"))
-    return [_read_receipt(path, cache) for path in found]
+    return [read_receipt(path, cache) for path in found]
 
 
-def _read_receipt(path: Path, cache: Path) -> Receipt:
+def read_receipt(path: Path, cache: Path) -> Receipt:
+    """One receipt, for the cache directory where it lies now.
+
+    Raises:
+        CacheError: it is damaged.
+    """
     try:
         root = parse_document(path.read_bytes()).only("format", "bundle", "name", "cache", "files")
         if root.field("format").integer() != RECEIPT_FORMAT:

@@ -17,6 +17,7 @@ from aotpack.build import Built, Enumeration
 from aotpack.bundle import Bundle
 from aotpack.coverage import Coverage
 from aotpack.digests import hex_of
+from aotpack.doctor import Diagnosis, is_error
 from aotpack.findings import Finding
 from aotpack.install import Installed, Removed
 from aotpack.manifest import Manifest, Reached
@@ -219,6 +220,44 @@ def show_installed(installed: Installed) -> None:
         f"to take them out: aotpack uninstall {hex_of(receipt.bundle)[:12]}",
         err=True,
     )
+
+
+def show_diagnosis(diagnosis: Diagnosis, *, as_json: bool) -> None:
+    """What the doctor saw, a section for each subject, each finding below its section."""
+    if as_json:
+        _show_json(
+            {
+                "sound": not diagnosis.errors,
+                "sections": [
+                    {
+                        "title": section.title,
+                        "rows": [{"name": name, "value": value} for name, value in section.rows],
+                        "findings": [_finding(finding) for finding in section.findings],
+                    }
+                    for section in diagnosis.sections
+                ],
+            }
+        )
+        return
+    for section in diagnosis.sections:
+        click.echo(section.title)
+        for name, value in section.rows:
+            click.echo(f"  {name:<16}{value}")
+        for finding in section.findings:
+            click.echo(f"  {'Error' if is_error(finding) else 'Warning'}: {finding}")
+    errors = len(diagnosis.errors)
+    warnings = len(diagnosis.findings) - errors
+    click.echo(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}", err=True)
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "code": finding.code,
+        "error": is_error(finding),
+        "subject": finding.subject,
+        "detail": finding.detail,
+        "hint": finding.hint,
+    }
 
 
 def show_removed(removed: Removed) -> None:
