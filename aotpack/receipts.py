@@ -29,6 +29,16 @@ class InstalledFile:
     path: str
     digest: str
 
+    @property
+    def directory(self) -> str:
+        """The name of its entry's directory."""
+        return self.path.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """Its name in that directory."""
+        return self.path.partition("/")[2]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
@@ -37,12 +47,14 @@ class Receipt:
     Attributes:
         bundle: the bundle's digest.
         name: the bundle's file name.
+        source: where the bundle was, if that is known; it may have gone or be another one since.
         cache: the cache directory.
         files: every file written, the group file of an entry last.
     """
 
     bundle: str
     name: str
+    source: Path | None
     cache: Path
     files: tuple[InstalledFile, ...]
 
@@ -51,16 +63,30 @@ class Receipt:
         """Where the receipt lies."""
         return self.cache / OURS / "receipts" / f"{hex_of(self.bundle)}.json"
 
+    @property
+    def entries(self) -> dict[str, list[InstalledFile]]:
+        """The files by the directory that they lie in."""
+        found: dict[str, list[InstalledFile]] = {}
+        for file in self.files:
+            found.setdefault(file.directory, []).append(file)
+        return found
+
     def to_bytes(self) -> bytes:
         """The receipt as a document; ``read_receipt`` undoes it."""
         document = {
             "format": RECEIPT_FORMAT,
             "bundle": self.bundle,
             "name": self.name,
+            "source": None if self.source is None else str(self.source),
             "cache": str(self.cache),
             "files": [{"path": file.path, "digest": file.digest} for file in self.files],
         }
         return (canonical_json(document) + "\n").encode()
+
+
+def receipt_paths(cache: Path) -> list[Path]:
+    """Where the receipts of a cache directory lie, by bundle digest; whether they can be read is not asked."""
+    return sorted((cache / OURS / "receipts").glob("*.json"))
 
 
 def read_receipts(cache: Path) -> list[Receipt]:
@@ -69,18 +95,23 @@ def read_receipts(cache: Path) -> list[Receipt]:
     Raises:
         CacheError: one of them is damaged.
     """
-    found = sorted((cache / OURS / "receipts").glob("*.json"))
-    return [_read_receipt(path, cache) for path in found]
+    return [read_receipt(path, cache) for path in receipt_paths(cache)]
 
 
-def _read_receipt(path: Path, cache: Path) -> Receipt:
+def read_receipt(path: Path, cache: Path) -> Receipt:
+    """The receipt that lies at ``path``, of a cache directory that may have been moved since it was written.
+
+    Raises:
+        CacheError: it is damaged.
+    """
     try:
-        root = parse_document(path.read_bytes()).only("format", "bundle", "name", "cache", "files")
+        root = parse_document(path.read_bytes()).only("format", "bundle", "name", "source", "cache", "files")
         if root.field("format").integer() != RECEIPT_FORMAT:
             raise root.field("format").error(f"format {RECEIPT_FORMAT}")
         return Receipt(
             bundle=root.field("bundle").digest(),
             name=root.field("name").text(),
+            source=Path(root.field("source").text()) if root.has("source") else None,
             cache=cache,
             files=tuple(
                 InstalledFile(
@@ -91,7 +122,9 @@ def _read_receipt(path: Path, cache: Path) -> Receipt:
             ),
         )
     except (OSError, DocumentError) as error:
-        raise CacheError(f"{path}: not a receipt: {error}; remove it, and install the bundle again") from None
+        raise CacheError(
+            f"{path}: not a receipt: {error}; remove it, and install the bundle again: aotpack install BUNDLE"
+        ) from None
 
 
 def _inside(node: Node) -> str:
