@@ -292,9 +292,10 @@ def heal(cache: Path, *, bundle: Bundle | None = None, wanted: str | None = None
             f"to install it: aotpack install {bundle.path}"
         )
     remedies: list[Remedy] = []
-    with reported(cache), at_work(cache) as locked:
-        for receipt in receipts:
-            remedies += _heal(receipt, bundle, locked=locked)
+    if receipts:
+        with reported(cache), at_work(cache) as locked:
+            for receipt in receipts:
+                remedies += _heal(receipt, bundle, locked=locked)
     if bundle is not None and not known:
         install_bundle(bundle, cache)
     return Healed(before=before, remedies=tuple(remedies), after=verify_cache(cache, wanted))
@@ -376,16 +377,20 @@ def _bundle_of(receipt: Receipt, given: Bundle | None) -> Bundle | None:
 def _restore(cache: Path, state: _State, by_cubin: dict[str, list[Entry]], blobs: dict[str, bytes]) -> Landing | None:
     """One directory's files, exactly as the receipt has them; a group file is written for where it lies now."""
     digests = {file.digest for file in state.files if not file.name.startswith(GROUP_PREFIX)}
+    if len(digests) == len(state.files):  # no group file: what lies there is what is in the bundle
+        files = tuple((file.name, blobs.get(file.digest, b"")) for file in state.files)
+        return Landing(directory=state.directory, files=files) if digests <= blobs.keys() else None
+    try:
+        cache_key = cache_key_of(state.directory)
+    except ValueError:
+        return None  # not a receipt as an install writes it
     for entry in [entry for digest in sorted(digests) for entry in by_cubin.get(digest, [])]:
         landing = CacheEntry(
-            cache_key=cache_key_of(state.directory),
+            cache_key=cache_key,
             name=entry.name,
             cubin=blobs[entry.cubin.digest],
             metadata=blobs[entry.metadata.digest],
         ).landing(cache)
         if digests == {digest_bytes(data) for name, data in landing.files if name != landing.mark}:
             return landing
-    if len(digests) == len(state.files) and digests <= blobs.keys():
-        files = tuple((file.name, blobs[file.digest]) for file in state.files)
-        return Landing(directory=state.directory, files=files)
     return None

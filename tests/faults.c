@@ -21,7 +21,7 @@ static const char *only = "";
 void faults_arm(long n, int error, int lasts) { nth = n; fault = error; lasting = lasts; seen = 0; }
 long faults_seen(void) { return seen; }
 void faults_deny_locks(int error) { no_locks = error; }
-/* Count only calls whose name has this in it: fsync, rename, chmod. */
+/* Count only calls whose name has this in it: fsync, chmod, or "across" for renames between directories. */
 void faults_only(const char *name) { only = strdup(name); }
 
 static int strikes(const char *name) {
@@ -46,7 +46,6 @@ WRAP(mkdirat, (int at, const char *path, mode_t mode), (at, path, mode))
 WRAP(rmdir, (const char *path), (path))
 WRAP(unlink, (const char *path), (path))
 WRAP(unlinkat, (int at, const char *path, int flags), (at, path, flags))
-WRAP(rename, (const char *from, const char *to), (from, to))
 WRAP(renameat, (int at, const char *from, int there, const char *to), (at, from, there, to))
 WRAP(chmod, (const char *path, mode_t mode), (path, mode))
 WRAP(fchmod, (int file, mode_t mode), (file, mode))
@@ -56,6 +55,12 @@ WRAP(fdatasync, (int file), (file))
 WRAP(ftruncate64, (int file, off64_t size), (file, size))
 WRAP(link, (const char *from, const char *to), (from, to))
 WRAP(symlink, (const char *from, const char *to), (from, to))
+
+int rename(const char *from, const char *to) {
+    const char *name = strrchr(from, '/'), *other = strrchr(to, '/');
+    int within = name && other && name - from == other - to && strncmp(from, to, name - from) == 0;
+    return failed(within ? "rename" : "rename across") ? -1 : REAL(rename)(from, to);
+}
 
 int flock(int file, int operation) {
     if (no_locks) { errno = no_locks; return -1; }
