@@ -22,8 +22,8 @@ def assemble(tool: Path, arch: str, folder: Path) -> bytes:
         f".version {'8.7' if int(arch.rstrip('a')) <= 101 else '8.8'}\n.target sm_{arch}\n.address_size 64\n"
         ".visible .entry k() { ret; }\n"
     )
-    command = [tool, f"--gpu-name=sm_{arch}", folder / "k.ptx", "-o", folder / "k.cubin"]
-    subprocess.run(command, check=True, capture_output=True)
+    command = [str(tool), f"--gpu-name=sm_{arch}", "k.ptx", "-o", "k.cubin"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
     return (folder / "k.cubin").read_bytes()
 
 

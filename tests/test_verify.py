@@ -138,6 +138,11 @@ def lists_what_is_gone(entry: Path) -> None:
     group_of(entry).write_text(json.dumps(group))
 
 
+def becomes_a_file(entry: Path) -> None:
+    shutil.rmtree(entry)
+    entry.write_text("")
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "the group lists a file that is gone": (lists_what_is_gone, "V112", "group file written"),
     "the group names another directory": (
@@ -164,7 +169,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
         "taken out",
     ),
     "the entry is gone": (shutil.rmtree, "V111", "taken out"),
-    "the entry is a file": (lambda entry: (shutil.rmtree(entry), entry.write_text("")), "V111", ""),
+    "the entry is a file": (becomes_a_file, "V111", ""),
 }
 
 
