@@ -560,3 +560,60 @@ def doctor(bundle: Path | None, cache_dir: Path | None, as_json: bool) -> None: 
     diagnosis = diagnose(open_bundle(bundle) if bundle else None, cache_dir)
     show_diagnosis(diagnosis, as_json=as_json)
     sys.exit(1 if diagnosis.errors else 0)
+
+
+@main.command()
+@click.argument("bundle", required=False)
+@_cache_option
+@click.option("--fix", is_flag=True, help="Make what is broken in the cache directory whole, or take it out.")
+@click.option(
+    "--bundle",
+    "source",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="With --fix: where to take from what is broken. Default: where the bundle was when it was installed.",
+)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def verify(
+    bundle: str | None,
+    cache_dir: Path | None,
+    fix: bool,  # noqa: FBT001  # a click flag
+    source: Path | None,
+    as_json: bool,  # noqa: FBT001  # a click flag
+) -> None:
+    """Check a bundle file, or what was installed.
+
+    Given a BUNDLE file, every digest in it, its metadata, and the architecture of its machine code. Otherwise what
+    the receipts of the cache directory say was installed; BUNDLE, a file's name or the start of a digest, limits it
+    to one. Needs neither torch nor Triton. The exit code is 1 where anything is wrong.
+
+    --fix lays anew what is broken, and writes the group files of a cache directory that was moved. What it cannot
+    restore, since the bundle is not at hand, it takes out, so that Triton compiles it instead of failing on it.
+
+    \b
+    Examples:
+      aotpack verify bundle.tar.zst
+      aotpack verify
+      aotpack verify --cache-dir /opt/triton-cache --fix
+      aotpack verify --fix --bundle bundle.tar.zst
+    """
+    from aotpack.bundle import open_bundle
+    from aotpack.report import show_checked, show_healed
+    from aotpack.tritoncache import effective_directory
+    from aotpack.verify import heal, verify_bundle, verify_cache
+
+    signal.signal(signal.SIGTERM, _terminated)
+    if source is not None and not fix:
+        raise UsageError("--bundle says where --fix takes from what is broken; add --fix")
+    if bundle is not None and cache_dir is None and not fix and Path(bundle).is_file():
+        checked = verify_bundle(Path(bundle))
+        show_checked(checked, as_json=as_json)
+    elif fix:
+        cache = effective_directory(cache_dir)
+        healed = heal(cache, bundle=open_bundle(source) if source else None, wanted=bundle)
+        checked = healed.after
+        show_healed(healed, as_json=as_json)
+    else:
+        checked = verify_cache(effective_directory(cache_dir), bundle)
+        show_checked(checked, as_json=as_json)
+    sys.exit(1 if checked.findings else 0)

@@ -683,7 +683,7 @@ def probe_receipts(cache: Path) -> tuple[list[Receipt], Section]:
                     code="D116",
                     subject=digest,
                     detail=f"was installed into {before}, and lies in {cache} now; its entries name the old place",
-                    hint="install the bundle again",
+                    hint="aotpack verify --fix writes them for this place",
                 )
             )
     return receipts, Section(title="installed", rows=tuple(rows) or (("bundles", "none"),), findings=tuple(findings))

@@ -38,6 +38,15 @@ CODES = {
     "D205": "environment variable that decides where Triton's entries come from",
     "D206": "assembler other than the one asked for or expected",
     "I101": "entry of the cache that another process or user has changed since it was installed",
+    "V101": "bundle that is truncated or altered",
+    "V102": "machine code for another architecture than its entry is for, or no machine code",
+    "V103": "metadata that Triton could not load",
+    "V111": "installed entry that lacks files",
+    "V112": "installed entry with files that are not what was installed",
+    "V113": "installed entries whose group files name another directory",
+    "V114": "installed entry that Triton has compiled anew",
+    "V115": "receipt that cannot be read",
+    "V116": "cache directory without a receipt",
 }
 
 
@@ -46,7 +55,7 @@ class Finding:
     """One thing that a check saw.
 
     Attributes:
-        code: a key of ``CODES``; the letter tells the subject (engine, key, model, install).
+        code: a key of ``CODES``; the letter tells the subject (engine, family, key, install, verify).
         subject: what it is about: a kernel, a release, a path.
         detail: what was seen, in one line.
         hint: what to do now, or "" where nothing can be done.

@@ -21,6 +21,7 @@ from aotpack.doctor import Diagnosis, is_error
 from aotpack.findings import Finding
 from aotpack.install import Installed, Removed
 from aotpack.manifest import Manifest, Reached
+from aotpack.verify import Checked, Healed
 
 VERSION = 1
 
@@ -265,6 +266,42 @@ def show_removed(removed: Removed) -> None:
     show_findings(removed.findings)
     shared = f", {_count(removed.shared, 'file')} stay for another bundle" if removed.shared else ""
     click.echo(f"removed {_count(removed.removed, 'file')} from {removed.receipt.cache}{shared}", err=True)
+
+
+def show_checked(checked: Checked, *, as_json: bool) -> None:
+    """What a check saw."""
+    if as_json:
+        _show_json(_checked(checked))
+        return
+    _show_seen(checked)
+
+
+def _checked(checked: Checked) -> dict[str, Any]:
+    findings = [
+        {"code": finding.code, "subject": finding.subject, "detail": finding.detail, "hint": finding.hint}
+        for finding in checked.findings
+    ]
+    return {"subject": str(checked.subject), "entries": checked.entries, "findings": findings}
+
+
+def _show_seen(checked: Checked) -> None:
+    for finding in checked.findings:
+        click.echo(str(finding))
+    found = f"found {_count(len(checked.findings), 'thing')} wrong" if checked.findings else "all is well"
+    click.echo(f"checked {_count(checked.entries, 'kernel')} in {checked.subject}: {found}", err=True)
+
+
+def show_healed(healed: Healed, *, as_json: bool) -> None:
+    """What healing did, entry by entry, and what is wrong still."""
+    if as_json:
+        remedies = [
+            {"entry": remedy.entry, "action": remedy.action, "reason": remedy.reason} for remedy in healed.remedies
+        ]
+        _show_json({"before": _checked(healed.before), "remedies": remedies, "after": _checked(healed.after)})
+        return
+    for remedy in healed.remedies:
+        click.echo(f"{remedy.action}: {remedy.entry}: {remedy.reason}")
+    _show_seen(healed.after)
 
 
 def _count(number: int, noun: str) -> str:
