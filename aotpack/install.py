@@ -10,7 +10,7 @@ install runs, what it stages. Triton never looks there.
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aotpack.bundle import Bundle
@@ -106,34 +106,43 @@ def _landings(bundle: Bundle, cache: Path, placements: Sequence[Placement]) -> l
 
 
 def _install(bundle: Bundle, cache: Path, landings: Sequence[Landing], fit: Fit) -> Installed:
+    blank = Receipt(
+        bundle=bundle.digest,
+        name=bundle.path.name,
+        source=Path(os.path.abspath(bundle.path)),  # noqa: PTH100  # resolve() would follow links
+        cache=cache,
+        accepted=tuple(str(finding) for finding in fit.accepted),
+        files=(),
+    )
     files: list[InstalledFile] = []
     missing: list[Landing] = []
-    with at_work(cache) as locked:
+    with at_work(cache):
+        earlier = _earlier(blank)
+        ours = {file.path for file in earlier.files} if earlier else set()
         for landing in landings:
             if landing.lies_in(cache):
                 files += landing.installed()
-            elif not _is_anothers(cache, landing):
+            elif not _is_anothers(cache, landing, ours):
                 files += landing.installed()
                 missing.append(landing)
-        receipt = Receipt(
-            bundle=bundle.digest,
-            name=bundle.path.name,
-            source=Path(os.path.abspath(bundle.path)),  # noqa: PTH100  # resolve() would follow links
-            cache=cache,
-            accepted=tuple(str(finding) for finding in fit.accepted),
-            files=tuple(sorted(files, key=_order)),
-        )
-        if missing or _earlier(receipt) != receipt:
-            with staging(cache, locked=locked) as place:
+        receipt = replace(blank, files=tuple(sorted(files, key=_order)))
+        if missing or earlier != receipt:
+            with staging(cache) as place:
                 lay(place, cache, missing, receipt)
     return Installed(receipt=receipt, written=len(missing), present=len(landings) - len(missing), fit=fit)
 
 
-def _is_anothers(cache: Path, landing: Landing) -> bool:
-    """Whether what lies there was compiled there, and works: it is not ours to replace."""
+def _is_anothers(cache: Path, landing: Landing, ours: set[str]) -> bool:
+    """Whether what lies there was compiled there, and works: it is not ours to replace.
+
+    Args:
+        cache: the cache directory.
+        landing: what should lie there.
+        ours: the paths that an earlier install of the same bundle has written.
+    """
     place = cache / landing.directory
     if not landing.mark.startswith(GROUP_PREFIX):
-        return _size(place / landing.mark) > 0
+        return f"{landing.directory}/{landing.mark}" not in ours and _size(place / landing.mark) > 0
     stem = landing.mark.removeprefix(GROUP_PREFIX).removesuffix(".json")
     try:
         group = (place / landing.mark).read_bytes()
