@@ -116,10 +116,15 @@ def _stem(group: Path) -> str:
     return group.name.removeprefix(GROUP_PREFIX).removesuffix(".json")
 
 
-def lies_in(file: str, module: str) -> bool:
-    """Whether a file is that of a module, wherever the engine was installed."""
-    stem = "/" + module.replace(".", "/")
-    return file.endswith((f"{stem}.py", f"{stem}/__init__.py"))
+def is_of(left: Leftover, kernel: str) -> bool:
+    """Whether an entry can be that of a kernel, by the kernel's file, wherever the engine was installed.
+
+    Args:
+        left: the entry.
+        kernel: ``module:qualname``.
+    """
+    stem = "/" + kernel.partition(":")[0].replace(".", "/")
+    return not left.file or left.file.endswith((f"{stem}.py", f"{stem}/__init__.py"))
 
 
 def guess_key(key: CompileKey, left: Leftover) -> CompileKey:

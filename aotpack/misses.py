@@ -11,6 +11,7 @@ The answer is the nearest entry of the bundle, the one with the fewest differing
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from aotpack.errors import ToolchainError
 from aotpack.families import usable_families
 from aotpack.keys import CompileKey, Constant, DType, Type
 from aotpack.keys import Path as Place
-from aotpack.leftovers import Leftover, find_leftovers, guess_key, lies_in, read_leftover
+from aotpack.leftovers import Leftover, find_leftovers, guess_key, is_of, read_leftover
 from aotpack.manifest import Entry, Kernel, Manifest
 from aotpack.receipts import read_receipts
 from aotpack.record import Launch, Source, read_launches
@@ -52,6 +53,13 @@ PARTS = {
 
 _ARCH_OPTIONS = ("arch", "supported_fp8_dtypes", "deprecated_fp8_dot_operand_dtypes", "max_num_imprecise_acc_default")
 """Options that the back end derives from the architecture (triton/backends/nvidia/compiler.py, ``parse_options``)."""
+
+_COMMON: list[Constant] = [False, True, *(1 << power for power in range(17))]
+_VARIED = 3
+"""Constants that are tried where an entry does not tell its own, and in how many of the bundle's nearest entries."""
+
+_INDUCTOR = re.compile(r"triton_([a-z]{3}_|mm|bmm|flex)")
+"""How Inductor names the kernels that it writes (torch/_inductor/codegen/triton.py): triton_poi_fused_add_0."""
 
 _UNSET = "not set"
 
@@ -167,12 +175,17 @@ def _kernel(manifest: Manifest, name: str) -> Kernel | None:
     return next((kernel for kernel in manifest.kernels if kernel.name == name), None)
 
 
+def _driven() -> list[tuple[str, str]]:
+    """The kernels that aotpack's families drive, each with its family."""
+    return [(kernel.name, family.name) for family in usable_families()[0] for kernel in family.kernels]
+
+
 def _not_packed(manifest: Manifest, kernel: str, problem: str) -> Difference:
-    function = kernel.rpartition(":")[2]
-    family = next((f.name for f in usable_families()[0] if any(k.name == kernel for k in f.kernels)), None)
+    module, _, function = kernel.rpartition(":")
+    family = next((family for name, family in _driven() if name == kernel), None)
     if problem:
         text = f"is not packed: {problem}"
-    elif function.startswith("triton_") and "<locals>" not in function and not kernel.startswith(manifest.engine):
+    elif _INDUCTOR.match(function) and not module.startswith(manifest.engine):
         text = "is not packed: Inductor wrote it when it compiled the model's graph"
     elif _kernel(manifest, kernel):
         text = "is packed, but not one key of it"
@@ -366,33 +379,52 @@ def _explain_leftover(bundle: Bundle, left: Leftover, local: Toolchain | None) -
     if maker is None:
         theirs = replace(manifest.toolchain, triton=left.triton, environment=left.environment)
     around = tuple(_toolchain_differences(manifest.toolchain, theirs, left.target))
-    named = [
-        entry
+    guesses = [
+        (entry, guess_key(entry.key, left))
         for entry in manifest.entries
-        if entry.name == left.name and (not left.file or lies_in(left.file, entry.key.module))
+        if entry.name == left.name and is_of(left, entry.key.kernel)
     ]
-    candidates: list[tuple[bool, int, int, Entry, tuple[Difference, ...]]] = []
-    for index, entry in enumerate(named):
-        guess = guess_key(entry.key, left)
-        differences = (*around, *key_differences(entry.key, guess))
-        proven = maker is not None and _hashes_to(maker, manifest, guess, left.cache_key)
-        candidates.append((not proven, len(differences), index, entry, differences))
-    kernel = named[0].key.kernel if named else left.name
-    if not candidates:
-        nearest, differences, unproven = None, (_not_packed(manifest, kernel, ""),), False
-    else:
-        unproven, _, _, nearest, differences = min(candidates, key=lambda found: found[:3])
-        if not unproven and not differences:
-            differences = (_not_installed(bundle, left.directory.parent, left.cache_key),)
-    return Miss(
+    guesses.sort(key=lambda guess: len(key_differences(guess[0].key, guess[1])))
+    driven = (kernel for kernel, _ in _driven() if kernel.endswith(f":{left.name}") and is_of(left, kernel))
+    kernel = next(driven, left.name)
+    miss = Miss(
         kernel=kernel,
         cache_key=left.cache_key,
         cache=left.directory.parent,
         milliseconds=None,
+        nearest=None,
+        differences=(_not_packed(manifest, kernel, ""),),
+        unknown=(),
+    )
+    if not guesses:
+        return miss
+    tried = chain(guesses, _varied(guesses))
+    proven = next((guess for guess in tried if maker and _hashes_to(maker, manifest, guess[1], left.cache_key)), None)
+    nearest, key = proven or guesses[0]
+    differences = (*around, *key_differences(nearest.key, key))
+    if proven and not differences:
+        differences = (_not_installed(bundle, miss.cache, miss.cache_key),)
+    return replace(
+        miss,
+        kernel=nearest.key.kernel,
         nearest=nearest,
         differences=differences,
-        unknown=_unknown(left) if unproven else (),
+        unknown=() if proven else _unknown(left),
     )
+
+
+def _varied(guesses: Sequence[tuple[Entry, CompileKey]]) -> Iterator[tuple[Entry, CompileKey]]:
+    """The nearest guesses with one constant changed: to what the bundle has elsewhere, or what is common."""
+    seen: dict[Place, list[Constant]] = {}
+    for _, key in guesses:
+        for place, value in key.constexprs:
+            seen.setdefault(place, []).append(value)
+    for entry, key in guesses[:_VARIED]:
+        for index, (place, value) in enumerate(key.constexprs):
+            others = _COMMON if isinstance(value, int) else []
+            for other in dict.fromkeys([*seen[place], *others]):
+                constexprs = (*key.constexprs[:index], (place, other), *key.constexprs[index + 1 :])
+                yield entry, replace(key, constexprs=constexprs)
 
 
 def _unknown(left: Leftover) -> tuple[str, ...]:

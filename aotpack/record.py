@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from aotpack.digests import canonical_json, digest_json
-from aotpack.documents import Node, parse_document
+from aotpack.documents import Node
 from aotpack.errors import AotpackError, DocumentError
 from aotpack.keys import CompileKey, read_target, spell_constant
 from aotpack.targets import Target
@@ -224,15 +224,15 @@ def read_launches(path: Path) -> tuple[Launch, ...]:
     old = False
     for number, line in _lines(path):
         try:
-            record = parse_document(line)
-            if record.has("meta") and record.field("meta").has("build"):
-                build = Build.from_json(record.field("meta").field("build"))
+            record = dict(json.loads(line))  # not as documents are read: lines of old have Infinity in them
+            if "launch" in record:
+                found.append(Launch.from_json(Node(record["launch"], "launch"), builds))
+            elif "build" in dict(record.get("meta", ())):
+                build = Build.from_json(Node(record["meta"]["build"], "meta.build"))
                 builds[build.digest] = build
-            elif record.has("launch"):
-                found.append(Launch.from_json(record.field("launch"), builds))
             else:
-                old |= not record.has("meta")
-        except DocumentError as error:
+                old |= "meta" not in record
+        except (ValueError, TypeError, DocumentError) as error:
             raise AotpackError(f"{path}: line {number} is not a recorded launch: {error}") from None
     if old and not found:
         raise AotpackError(
