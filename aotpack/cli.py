@@ -460,24 +460,56 @@ _cache_option = click.option(
     metavar="ARCH",
     help="Only these architectures of the bundle.",
 )
-def install(bundle: Path, cache_dir: Path | None, archs: Sequence[tuple[Target, ...]]) -> None:
+@click.option(
+    "--engine",
+    "spec",
+    metavar="ENGINE",
+    help="The engine that will serve, whose files the kernels are compared with: a directory, a wheel, or a release. "
+    "Default: the one that is installed in this environment, if any.",
+)
+@click.option(
+    "--other-ptxas",
+    metavar="REASON",
+    help="Install although the ptxas here is not the one that compiled; the reason is kept in the receipt.",
+)
+def install(
+    bundle: Path,
+    cache_dir: Path | None,
+    archs: Sequence[tuple[Target, ...]],
+    spec: str | None,
+    other_ptxas: str | None,
+) -> None:
     """Lay the kernels of BUNDLE into the Triton cache.
 
     Needs the Triton that will serve, and no GPU, no network, no compiler. Every digest is checked before anything
-    is written; installing twice changes nothing.
+    is written; installing twice changes nothing. The engine's files are read, never imported: a kernel that stands
+    in other lines gets the key that Triton will ask for, and one whose source differs is refused by name while the
+    others are installed; the exit code is then 1.
 
     \b
     Examples:
       aotpack install bundle.tar.zst
       aotpack install bundle.tar.zst --cache-dir /opt/triton-cache --arch sm90
+      aotpack install bundle.tar.zst --engine /opt/vllm/lib/python3.12/site-packages
     """
     from aotpack.bundle import open_bundle
+    from aotpack.engines import find_engine, installed_engine
     from aotpack.install import install_bundle
-    from aotpack.report import show_installed
+    from aotpack.report import Words, show_installed
     from aotpack.tritoncache import effective_directory
 
     signal.signal(signal.SIGTERM, _terminated)
-    show_installed(install_bundle(open_bundle(bundle), effective_directory(cache_dir), targets=_flatten(archs)))
+    opened = open_bundle(bundle)
+    engine = find_engine(spec, Words(quiet=False).say) if spec else installed_engine(opened.manifest.engine)
+    installed = install_bundle(
+        opened,
+        effective_directory(cache_dir),
+        targets=_flatten(archs),
+        engine=engine,
+        other_ptxas=other_ptxas,
+    )
+    show_installed(installed)
+    sys.exit(1 if installed.fit.refused else 0)
 
 
 @main.command()

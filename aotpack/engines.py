@@ -102,6 +102,14 @@ def cache_root() -> Path:
     return Path(given) if given else user_cache_path("aotpack")
 
 
+def installed_engine(name: str) -> Engine | None:
+    """The engine that is installed in this environment, or None where there is none, or one unknown to aotpack."""
+    try:
+        return _installed(name) if name in KNOWN else None
+    except EngineError:
+        return None
+
+
 def find_engine(spec: str | None, say: Say) -> Engine:
     """The engine that ``spec`` means; None means vllm if it is installed, else the newest known release.
 
@@ -114,11 +122,7 @@ def find_engine(spec: str | None, say: Say) -> Engine:
         EngineError: it cannot be found, downloaded, read, or unpacked.
     """
     if spec is None:
-        try:
-            return _installed(DEFAULT)
-        except EngineError:
-            newest = list(KNOWN[DEFAULT])[-1]
-            return _released(DEFAULT, newest, say)
+        return installed_engine(DEFAULT) or _released(DEFAULT, list(KNOWN[DEFAULT])[-1], say)
     path = Path(spec)
     if spec and path.is_dir():
         return _directory(path)

@@ -10,6 +10,10 @@ CODES = {
     "F101": "family of kernels that cannot be loaded",
     "K101": "compile key that could not be compiled",
     "K102": "value that only the serving machine fixes, and keys that depend on it",
+    "I102": "kernels of an architecture whose assembler is another one here, and that were not installed",
+    "I103": "difference of the assembler that was accepted on purpose",
+    "I104": "kernel whose source is another one in the engine that is installed, and that was not installed",
+    "I105": "engine of another release than the bundle's",
     "I101": "entry of the cache that another process or user has changed since it was installed",
 }
 

@@ -20,12 +20,12 @@ from pathlib import Path
 from aotpack.atomic import sync_directory, write_atomically
 from aotpack.bundle import Bundle
 from aotpack.digests import digest_bytes, digest_file
-from aotpack.errors import CacheError, IncompatibleError, UsageError
+from aotpack.engines import Engine
+from aotpack.errors import CacheError
 from aotpack.findings import Finding
-from aotpack.manifest import Entry
+from aotpack.fitting import Fit, Placement, fit_bundle
 from aotpack.receipts import OURS, InstalledFile, Receipt, read_receipts
 from aotpack.targets import Target
-from aotpack.toolchain import KeyMaker, local_toolchain
 from aotpack.tritoncache import GROUP_PREFIX, CacheEntry, is_whole
 
 
@@ -37,11 +37,13 @@ class Installed:
         receipt: what it wrote, or had written before.
         written: entries that were laid into the cache now.
         present: entries that were there already: from an earlier install, or compiled by Triton.
+        fit: what of the bundle serves here, and what was refused.
     """
 
     receipt: Receipt
     written: int
     present: int
+    fit: Fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,14 @@ class Removed:
     findings: tuple[Finding, ...]
 
 
-def install_bundle(bundle: Bundle, cache: Path, *, targets: Sequence[Target] = ()) -> Installed:
+def install_bundle(
+    bundle: Bundle,
+    cache: Path,
+    *,
+    targets: Sequence[Target] = (),
+    engine: Engine | None = None,
+    other_ptxas: str | None = None,
+) -> Installed:
     """Lay a bundle's kernels into a cache directory, under the keys that this machine's Triton will ask for.
 
     Installing what is installed changes nothing.
@@ -70,44 +79,18 @@ def install_bundle(bundle: Bundle, cache: Path, *, targets: Sequence[Target] = (
         bundle: the bundle.
         cache: the cache directory; it is created where it is missing.
         targets: of the bundle's, which to install; none means all.
+        engine: the engine that will serve, whose files the kernels are compared with; None where it is not here.
+        other_ptxas: the reason why kernels may serve although the assembler here is another one; None refuses them.
 
     Raises:
-        UsageError: the bundle does not have such a target.
-        ToolchainError: there is no Triton here.
-        IncompatibleError: the kernels would not be found here, or must not be used; the message says which part
-            of the toolchain differs.
+        UsageError, ToolchainError, IncompatibleError: as ``fit_bundle``.
         BundleError: the bundle is damaged; the cache is as it was.
         CacheError: the cache cannot be written, or the disk is full; no half entry is left.
     """
-    entries = _entries_for(bundle, targets)
-    keys = _cache_keys(bundle, entries)
+    fit = fit_bundle(bundle, targets=targets, engine=engine, other_ptxas=other_ptxas)
     with _reported(cache):
-        receipt, written, present = _install(bundle, cache, list(zip(entries, keys, strict=True)))
-    return Installed(receipt=receipt, written=written, present=present)
-
-
-def _entries_for(bundle: Bundle, targets: Sequence[Target]) -> list[Entry]:
-    available = bundle.manifest.targets
-    for target in targets:
-        if target not in available:
-            raise UsageError(
-                f"{bundle.path}: has no kernels for {target.short}; it has {', '.join(t.short for t in available)}"
-            )
-    wanted = set(targets) or set(available)
-    return [entry for entry in bundle.manifest.entries if entry.key.target in wanted]
-
-
-def _cache_keys(bundle: Bundle, entries: Sequence[Entry]) -> list[str]:
-    toolchain = bundle.manifest.toolchain
-    local = local_toolchain(bundle.manifest.targets)
-    for difference in toolchain.differences(local):
-        raise IncompatibleError(
-            f"{bundle.path}: {difference}; its kernels would not be found, or not be the right ones: "
-            f"use a bundle for Triton {local.triton}, or this bundle in the image it was built for"
-        )
-    maker = KeyMaker()
-    sources = {kernel.name: kernel.cache_key for kernel in bundle.manifest.kernels}
-    return [maker.key_of(entry.key, sources[entry.key.kernel]) for entry in entries]
+        receipt, written, present = _install(bundle, cache, fit.placements)
+    return Installed(receipt=receipt, written=written, present=present, fit=fit)
 
 
 @contextmanager
@@ -123,14 +106,14 @@ def _reported(cache: Path) -> Iterator[None]:
         ) from None
 
 
-def _install(bundle: Bundle, cache: Path, entries: Sequence[tuple[Entry, str]]) -> tuple[Receipt, int, int]:
+def _install(bundle: Bundle, cache: Path, placements: Sequence[Placement]) -> tuple[Receipt, int, int]:
     with _staging(cache) as staging:
         earlier = {receipt.bundle: receipt for receipt in read_receipts(cache)}.get(bundle.digest)
         ours = set(earlier.files) if earlier else set()
         files: list[InstalledFile] = []
         staged: list[CacheEntry] = []
         present = 0
-        for entry in _cache_entries(bundle, entries):
+        for entry in _cache_entries(bundle, placements):
             contents = entry.files(cache)
             listed = [
                 InstalledFile(path=f"{entry.directory}/{name}", digest=digest_bytes(data))
@@ -163,18 +146,19 @@ def _order(file: InstalledFile) -> tuple[str, bool, str]:
     return directory, name.startswith(GROUP_PREFIX), name
 
 
-def _cache_entries(bundle: Bundle, entries: Sequence[tuple[Entry, str]]) -> list[CacheEntry]:
+def _cache_entries(bundle: Bundle, placements: Sequence[Placement]) -> list[CacheEntry]:
     """The entries with their contents, after every digest in the bundle has been checked."""
-    needed = {artifact.digest for entry, _ in entries for _, artifact in entry.artifacts}
+    needed = {artifact.digest for placement in placements for _, artifact in placement.entry.artifacts}
     blobs = {digest: data for digest, data in bundle.blobs() if digest in needed}
     return [
         CacheEntry(
             cache_key=cache_key,
-            name=entry.name,
-            cubin=blobs[entry.cubin.digest],
-            metadata=blobs[entry.metadata.digest],
+            name=placement.entry.name,
+            cubin=blobs[placement.entry.cubin.digest],
+            metadata=blobs[placement.entry.metadata.digest],
         )
-        for entry, cache_key in entries
+        for placement in placements
+        for cache_key in placement.cache_keys
     ]
 
 

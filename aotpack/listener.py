@@ -22,10 +22,10 @@ from typing import Any
 from aotpack.digests import canonical_json, digest_bytes
 from aotpack.errors import AotpackError
 from aotpack.record import Build, Function, Launch, Source, spell_build, spell_launch
+from aotpack.sourcekeys import reached
 from aotpack.targets import Target
 from aotpack.toolchain import backend_of, local_libtriton, local_toolchain
 from aotpack.tracing.recorder import compile_key_of, kernel_name
-from aotpack.tracing.sources import _reached, _unplaced
 
 _LOG = logging.getLogger(__name__)
 
@@ -136,24 +136,15 @@ def _hash(src: Any, backend: Any, options: dict[str, Any]) -> str:
 
 
 def _source_of(function: Any) -> Source:
-    from triton.language import constexpr
-
     return Source(
         cache_key=function.cache_key,
-        digest=_unplaced(function),
         functions=tuple(
             Function(
-                name=kernel_name(item),
+                name=name,
                 line=item.starting_line_number,
-                source=digest_bytes(item.src.encode()),
-                constants=tuple(
-                    sorted(
-                        (name, repr(value))
-                        for (name, _), (value, _) in item.used_global_vals.items()
-                        if isinstance(value, constexpr)
-                    )
-                ),
+                text=digest_bytes(item.src.encode()),
+                constants=tuple(sorted({one.spelling: repr(one.value) for one in references if one.keyed}.items())),
             )
-            for item in _reached(function)
+            for name, item, references in reached([function])
         ),
     )

@@ -22,7 +22,7 @@ from aotpack.families import usable_families
 from aotpack.keys import CompileKey, Constant, DType, Type
 from aotpack.keys import Path as Place
 from aotpack.leftovers import Leftover, find_leftovers, guess_key, is_of, read_leftover
-from aotpack.manifest import Entry, Kernel, Manifest
+from aotpack.manifest import Entry, Manifest
 from aotpack.receipts import read_receipts
 from aotpack.record import Launch, Source, read_launches
 from aotpack.targets import Target
@@ -40,7 +40,8 @@ PARTS = {
     "assembler": "unset TRITON_PTXAS_PATH and TRITON_PTXAS_BLACKWELL_PATH, or build with the same ptxas",
     "environment": "give the serving process the variable as the bundle has it; set to its default is not unset",
     "source": "serve the engine release that the bundle was built from, or build from the files that serve",
-    "line": "install again where the patched engine lies, so that its keys get the new line",
+    "constant": "serve the engine release that the bundle was built from, or build from the files that serve",
+    "line": "install with --engine where the patched engine lies, so that its keys get the new lines",
     "option": "launch or decorate the kernel as the engine's release does; else build from the engine that serves",
     "type": "build with the deployment's own dtypes (--dtype, --kv-cache-dtype, --ssm-dtype)",
     "alignment": "the tensor is a view that starts elsewhere: report the input, a family should try it",
@@ -143,7 +144,7 @@ def _explain_launch(bundle: Bundle, launch: Launch) -> Miss:
     manifest = bundle.manifest
     around = (
         *_toolchain_differences(manifest.toolchain, launch.build.toolchain, launch.target),
-        *_source_differences(_kernel(manifest, launch.kernel), launch.source),
+        *_source_differences(manifest, launch.kernel, launch.source),
     )
     candidates = [
         (entry, (*around, *key_differences(entry.key, launch.key)))
@@ -171,10 +172,6 @@ def _explain_launch(bundle: Bundle, launch: Launch) -> Miss:
     )
 
 
-def _kernel(manifest: Manifest, name: str) -> Kernel | None:
-    return next((kernel for kernel in manifest.kernels if kernel.name == name), None)
-
-
 def _driven() -> list[tuple[str, str]]:
     """The kernels that aotpack's families drive, each with its family."""
     return [(kernel.name, family.name) for family in usable_families()[0] for kernel in family.kernels]
@@ -187,7 +184,7 @@ def _not_packed(manifest: Manifest, kernel: str, problem: str) -> Difference:
         text = f"is not packed: {problem}"
     elif _INDUCTOR.match(function) and not module.startswith(manifest.engine):
         text = "is not packed: Inductor wrote it when it compiled the model's graph"
-    elif _kernel(manifest, kernel):
+    elif kernel in {packed.name for packed in manifest.kernels}:
         text = "is packed, but not one key of it"
     elif family:
         text = f"is not packed: it belongs to family {family}, and the bundle has {', '.join(manifest.families)}"
@@ -261,21 +258,36 @@ def _unequal(
             yield name, bundle.get(name), here.get(name)
 
 
-def _source_differences(kernel: Kernel | None, source: Source) -> Iterator[Difference]:
-    """What of a kernel's source differs, as far as the manifest tells."""
-    if kernel is None or kernel.cache_key == source.cache_key:
-        return
-    own = source.functions[0]
-    if kernel.source == source.digest:
-        yield Difference(part="line", name=own.name, bundle="starts elsewhere", here=f"starts at line {own.line}")
-    else:
-        helpers = ", ".join(function.name for function in source.functions[1:])
-        yield Difference(
-            part="source",
-            name=own.name,
-            bundle=_short(kernel.source),
-            here=_short(source.digest) + (f", with {helpers}" if helpers else ""),
-        )
+def _source_differences(manifest: Manifest, kernel: str, source: Source) -> list[Difference]:
+    """What of a kernel's source differs: texts and constants by function; lines only where these are the same."""
+    cache_keys = next((item.cache_keys for item in manifest.kernels if item.name == kernel), (source.cache_key,))
+    if source.cache_key in cache_keys:
+        return []
+    ours = {function.name: function for function in manifest.sources.closure(kernel)}
+    theirs = {function.name: function for function in source.functions}
+    found = []
+    for name, bundle, here in _unequal(_texts(ours.values()), _texts(theirs.values())):
+        texts = [_short(text) if text else "not reached" for text in (bundle, here)]
+        found.append(Difference(part="source", name=name, bundle=texts[0], here=texts[1]))
+    for name in ours.keys() & theirs.keys():
+        keyed = [(value.spelling, value.shown) for value in ours[name].globals if value.keyed]
+        for spelling, bundle, here in _unequal(keyed, theirs[name].constants):
+            values = [value or "not read" for value in (bundle, here)]
+            found.append(Difference(part="constant", name=f"{spelling} of {name}", bundle=values[0], here=values[1]))
+    if found:
+        return found
+    lines = [
+        (function.line, theirs[name].line) for name, function in ours.items() if function.line != theirs[name].line
+    ]
+    if not lines:
+        texts = [_short(cache_keys[0]), _short(source.cache_key)]
+        return [Difference(part="source", name=f"{kernel}, in what is not recorded", bundle=texts[0], here=texts[1])]
+    texts = [", ".join(map(str, side)) for side in zip(*lines, strict=True)]
+    return [Difference(part="line", name=kernel, bundle=f"line {texts[0]}", here=f"line {texts[1]}")]
+
+
+def _texts(functions: Iterable[Any]) -> list[tuple[str, str]]:
+    return [(function.name, function.text) for function in functions]
 
 
 def key_differences(ours: CompileKey, theirs: CompileKey) -> tuple[Difference, ...]:
@@ -433,6 +445,6 @@ def _unknown(left: Leftover) -> tuple[str, ...]:
 
 def _hashes_to(maker: KeyMaker, manifest: Manifest, key: CompileKey, cache_key: str) -> bool:
     try:
-        return maker.key_of(key, manifest.kernel(key.kernel).cache_key) == cache_key
+        return any(maker.key_of(key, source) == cache_key for source in manifest.kernel(key.kernel).cache_keys)
     except ToolchainError:
         return False

@@ -67,13 +67,13 @@ class Function:
     Attributes:
         name: ``module:qualname``.
         line: where it starts in its file.
-        source: the digest of its text from ``def`` on.
-        constants: the constexpr globals that it reaches, by name, as Python spells their values.
+        text: the digest of its text, as ``sources.Function.text``.
+        constants: the constexpr globals that it reads, by its own spelling, and their ``repr``.
     """
 
     name: str
     line: int
-    source: str
+    text: str
     constants: tuple[tuple[str, str], ...]
 
 
@@ -82,22 +82,19 @@ class Source:
     """What the source of a launched kernel was.
 
     Attributes:
-        cache_key: what Triton hashed of it, as ``manifest.Kernel.cache_key``.
-        digest: the same without line numbers, as ``manifest.Kernel.source``.
-        functions: the kernel first, then its helpers in the order of Triton's own walk.
+        cache_key: what Triton hashed of it, one of ``manifest.Kernel.cache_keys``.
+        functions: the kernel first, then the helpers that it reaches.
     """
 
     cache_key: str
-    digest: str
     functions: tuple[Function, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The source as a JSON value; ``from_json`` undoes it."""
         return {
             "cache_key": self.cache_key,
-            "digest": self.digest,
             "functions": [
-                {"name": item.name, "line": item.line, "source": item.source, "constants": dict(item.constants)}
+                {"name": item.name, "line": item.line, "text": item.text, "constants": dict(item.constants)}
                 for item in self.functions
             ],
         }
@@ -111,12 +108,11 @@ class Source:
         """
         return cls(
             cache_key=node.field("cache_key").text(),
-            digest=node.field("digest").digest(),
             functions=tuple(
                 Function(
                     name=item.field("name").text(),
                     line=item.field("line").integer(),
-                    source=item.field("source").digest(),
+                    text=item.field("text").digest(),
                     constants=tuple(sorted((name, value.string()) for name, value in item.field("constants").fields())),
                 )
                 for item in node.field("functions").items()

@@ -203,8 +203,18 @@ def show_coverage(coverage: Coverage, *, as_json: bool) -> None:
 
 
 def show_installed(installed: Installed) -> None:
-    """What an install did, in one line."""
-    receipt = installed.receipt
+    """What an install refused, and what it did in one line."""
+    receipt, fit = installed.receipt, installed.fit
+    show_findings([*fit.accepted, *fit.refused])
+    if fit.shifted:
+        click.echo(
+            f"{_count(len(fit.shifted), 'kernel')} stand in other lines here, and got keys of their own", err=True
+        )
+    if not fit.compared:
+        click.echo(
+            "the engine is not installed here, so its files were not compared; name its directory with --engine",
+            err=True,
+        )
     there = f", {installed.present} were there" if installed.present else ""
     click.echo(
         f"installed {_count(installed.written, 'kernel')} into {receipt.cache}{there}; "
