@@ -123,8 +123,18 @@ def is_of(left: Leftover, kernel: str) -> bool:
         left: the entry.
         kernel: ``module:qualname``.
     """
+    return not left.file or left.file.endswith(_files_of(kernel))
+
+
+def root_of(left: Leftover, kernel: str) -> Path | None:
+    """The directory that holds the package of the kernel that an entry was compiled from, where it is still there."""
+    files = (file for file in _files_of(kernel) if left.file.endswith(file) and Path(left.file).is_file())
+    return next((Path(left.file.removesuffix(file)) for file in files), None)
+
+
+def _files_of(kernel: str) -> tuple[str, str]:
     stem = "/" + kernel.partition(":")[0].replace(".", "/")
-    return not left.file or left.file.endswith((f"{stem}.py", f"{stem}/__init__.py"))
+    return f"{stem}.py", f"{stem}/__init__.py"
 
 
 def guess_key(key: CompileKey, left: Leftover) -> CompileKey:

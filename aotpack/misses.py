@@ -9,22 +9,25 @@ The answer is the nearest entry of the bundle, the one with the fewest differing
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from aotpack import sources
 from aotpack.bundle import Bundle
 from aotpack.digests import hex_of
 from aotpack.errors import ToolchainError
 from aotpack.families import usable_families
 from aotpack.keys import CompileKey, Constant, DType, Type
 from aotpack.keys import Path as Place
-from aotpack.leftovers import Leftover, find_leftovers, guess_key, is_of, read_leftover
+from aotpack.leftovers import Leftover, find_leftovers, guess_key, is_of, read_leftover, root_of
 from aotpack.manifest import Entry, Manifest
 from aotpack.receipts import read_receipts
-from aotpack.record import Launch, Source, read_launches
+from aotpack.record import Function, Launch, Source, read_launches
+from aotpack.sourcekeys import SourceKeys
+from aotpack.sources import Changed, EngineSources, Same, Shifted
 from aotpack.targets import Target
 from aotpack.toolchain import KeyMaker, Toolchain, local_libtriton, local_toolchain
 from aotpack.tritoncache import directory_name
@@ -58,6 +61,9 @@ _ARCH_OPTIONS = ("arch", "supported_fp8_dtypes", "deprecated_fp8_dot_operand_dty
 _COMMON: list[Constant] = [False, True, *(1 << power for power in range(17))]
 _VARIED = 3
 """Constants that are tried where an entry does not tell its own, and in how many of the bundle's nearest entries."""
+
+_MOST_HISTORIES = 8
+"""Source keys of one kernel that are tried; up to Triton 3.7 there can be hundreds."""
 
 _INDUCTOR = re.compile(r"triton_([a-z]{3}_|mm|bmm|flex)")
 """How Inductor names the kernels that it writes (torch/_inductor/codegen/triton.py): triton_poi_fused_add_0."""
@@ -269,24 +275,30 @@ def _source_differences(manifest: Manifest, kernel: str, source: Source) -> list
     for name, bundle, here in _unequal(_texts(ours.values()), _texts(theirs.values())):
         texts = [_short(text) if text else "not reached" for text in (bundle, here)]
         found.append(Difference(part="source", name=name, bundle=texts[0], here=texts[1]))
-    for name in ours.keys() & theirs.keys():
+    for name in filter(theirs.__contains__, ours):
         keyed = [(value.spelling, value.shown) for value in ours[name].globals if value.keyed]
         for spelling, bundle, here in _unequal(keyed, theirs[name].constants):
             values = [value or "not read" for value in (bundle, here)]
             found.append(Difference(part="constant", name=f"{spelling} of {name}", bundle=values[0], here=values[1]))
     if found:
         return found
-    lines = [
-        (function.line, theirs[name].line) for name, function in ours.items() if function.line != theirs[name].line
-    ]
-    if not lines:
-        texts = [_short(cache_keys[0]), _short(source.cache_key)]
-        return [Difference(part="source", name=f"{kernel}, in what is not recorded", bundle=texts[0], here=texts[1])]
-    texts = [", ".join(map(str, side)) for side in zip(*lines, strict=True)]
-    return [Difference(part="line", name=kernel, bundle=f"line {texts[0]}", here=f"line {texts[1]}")]
+    lines = {function.name: function.line for function in source.functions}
+    texts = [_short(cache_keys[0]), _short(source.cache_key)]
+    unseen = Difference(part="source", name=f"{kernel}, in what is not recorded", bundle=texts[0], here=texts[1])
+    return list(_line_differences(kernel, ours.values(), lines)) or [unseen]
 
 
-def _texts(functions: Iterable[Any]) -> list[tuple[str, str]]:
+def _line_differences(
+    kernel: str, functions: Iterable[sources.Function], lines: Mapping[str, int]
+) -> tuple[Difference, ...]:
+    moved = [(function.line, lines[function.name]) for function in functions if function.line != lines[function.name]]
+    if not moved:
+        return ()
+    bundle, here = (", ".join(map(str, side)) for side in zip(*moved, strict=True))
+    return (Difference(part="line", name=kernel, bundle=f"line {bundle}", here=f"line {here}"),)
+
+
+def _texts(functions: Iterable[Function | sources.Function]) -> list[tuple[str, str]]:
     return [(function.name, function.text) for function in functions]
 
 
@@ -410,10 +422,11 @@ def _explain_leftover(bundle: Bundle, left: Leftover, local: Toolchain | None) -
     )
     if not guesses:
         return miss
-    tried = chain(guesses, _varied(guesses))
-    proven = next((guess for guess in tried if maker and _hashes_to(maker, manifest, guess[1], left.cache_key)), None)
-    nearest, key = proven or guesses[0]
-    differences = (*around, *key_differences(nearest.key, key))
+    grounds = _grounds(manifest, guesses[0][0].key.kernel, left)
+    tried = ((*guess, ground) for guess in chain(guesses, _varied(guesses)) for ground in grounds)
+    proven = next((one for one in tried if maker and _hashes_to(maker, one[1], one[2], left.cache_key)), None)
+    nearest, key, ground = proven or (*guesses[0], grounds[-1])
+    differences = (*around, *ground.differences, *key_differences(nearest.key, key))
     if proven and not differences:
         differences = (_not_installed(bundle, miss.cache, miss.cache_key),)
     return replace(
@@ -423,6 +436,37 @@ def _explain_leftover(bundle: Bundle, left: Leftover, local: Toolchain | None) -
         differences=differences,
         unknown=() if proven else _unknown(left),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What the kernel's source may have been: the source keys that it gives, and how it differs from the bundle's."""
+
+    source_keys: tuple[str, ...]
+    differences: tuple[Difference, ...]
+
+
+def _grounds(manifest: Manifest, kernel: str, left: Leftover) -> list[_Ground]:
+    """The bundle's own source, and after it what lies now in the file that the entry was compiled from."""
+    grounds = [_Ground(manifest.kernel(kernel).cache_keys[:_MOST_HISTORIES], ())]
+    root = root_of(left, kernel)
+    if root is None:
+        return grounds
+    files = EngineSources(root)
+    closure = manifest.sources.closure(kernel)
+    match files.compare(closure):
+        case Shifted(lines):
+            try:
+                source_keys = SourceKeys(manifest.sources, files).of(kernel, dict(lines))
+            except ToolchainError:
+                source_keys = ()
+            grounds.append(_Ground(source_keys[:_MOST_HISTORIES], _line_differences(kernel, closure, dict(lines))))
+        case Changed(what):
+            differs = Difference(part="source", name=kernel, bundle=what, here=f"not so in {root}")
+            grounds.append(_Ground((), (differs,)))
+        case Same():
+            pass
+    return grounds
 
 
 def _varied(guesses: Sequence[tuple[Entry, CompileKey]]) -> Iterator[tuple[Entry, CompileKey]]:
@@ -443,8 +487,8 @@ def _unknown(left: Leftover) -> tuple[str, ...]:
     return (*(() if left.arguments else ("arguments",)), "constexprs", "source and line", "libtriton")
 
 
-def _hashes_to(maker: KeyMaker, manifest: Manifest, key: CompileKey, cache_key: str) -> bool:
+def _hashes_to(maker: KeyMaker, key: CompileKey, ground: _Ground, cache_key: str) -> bool:
     try:
-        return any(maker.key_of(key, source) == cache_key for source in manifest.kernel(key.kernel).cache_keys)
+        return any(maker.key_of(key, source_key) == cache_key for source_key in ground.source_keys)
     except ToolchainError:
         return False

@@ -23,6 +23,7 @@ from aotpack.leftovers import find_leftovers, read_leftover
 from aotpack.manifest import Entry, Missing
 from aotpack.misses import PARTS, Miss, explain_launches, explain_leftovers, explain_misses
 from aotpack.record import Launch, read_launches, read_records
+from aotpack.sources import Global
 from aotpack.targets import Target
 from aotpack.toolchain import Toolchain, local_toolchain
 from aotpack.tritoncache import directory_name
@@ -170,6 +171,11 @@ def test_each_option_of_a_key_is_named_when_the_bundle_has_another(bundle: Bundl
         assert values(miss)[0] == "'another'"
 
 
+def left_by(bundle: Bundle, launch: Launch) -> Miss:
+    (miss,) = explain_leftovers(bundle, [read_leftover(launch.cache / directory_name(launch.cache_key))])
+    return miss
+
+
 def test_a_line_above_the_kernel_is_told_from_a_changed_source(
     bundle: Bundle, engine: Engine, run: Run, tmp_path: Path
 ) -> None:
@@ -180,21 +186,36 @@ def test_a_line_above_the_kernel_is_told_from_a_changed_source(
     launches = run("plain", "helped", engine=folder)
     for scenario, function in (("plain", PLAIN), ("helped", HELPED)):
         launch = launch_of(launches, scenario)
-        assert parts(explain(bundle, launch)) == [("line", f"{entry_of(bundle, function).key.kernel}")]
-        assert f"line {launch.source.functions[0].line}" in values(explain(bundle, launch))[1]
+        miss = explain(bundle, launch)
+        assert parts(miss) == [("line", entry_of(bundle, function).key.kernel)]
+        assert values(miss)[1] == "line " + ", ".join(str(part.line) for part in launch.source.functions)
+        assert (left_by(bundle, launch).differences, left_by(bundle, launch).unknown) == (miss.differences, ())
 
 
-def test_a_constant_changed_in_a_helper_is_a_changed_source(
-    bundle: Bundle, engine: Engine, run: Run, tmp_path: Path
-) -> None:
+def test_a_changed_helper_is_named(bundle: Bundle, engine: Engine, run: Run, tmp_path: Path) -> None:
     folder = copy_engine(engine, tmp_path / "engine")
     module = entry_of(bundle, HELPED).key.module
     change(folder, module, "def _memcpy_u64_tiled(", "def _memcpy_u64_tiled(  # changed\n")
     launches = run("plain", "helped", engine=folder)
     assert launch_of(launches, "plain").hit
-    miss = explain(bundle, launch_of(launches, "helped"))
-    assert parts(miss) == [("source", f"{module}:{HELPED}")]
-    assert f"{module}:_memcpy_u64_tiled" in values(miss)[1]
+    launch = launch_of(launches, "helped")
+    assert parts(explain(bundle, launch)) == [("source", f"{module}:_memcpy_u64_tiled")]
+    left = left_by(bundle, launch)
+    assert parts(left) == [("source", f"{module}:{HELPED}")]
+    assert f"the text of {module}:_memcpy_u64_tiled" in values(left)[0]
+
+
+def test_a_changed_constexpr_global_is_named_with_both_values(bundle: Bundle, records: Path) -> None:
+    launch = missed(records)
+    functions = bundle.manifest.sources.functions
+    known = Global(spelling="_SALT", shown="constexpr[3]", keyed=True, definition="sha256:" + "0" * 64)
+    changed = tuple(replace(part, globals=(known,)) if part.name == launch.kernel else part for part in functions)
+    kernels = tuple(replace(kernel, cache_keys=("0" * 64,)) for kernel in bundle.manifest.kernels)
+    other = with_manifest(bundle, kernels=kernels, sources=replace(bundle.manifest.sources, functions=changed))
+    own = replace(launch.source.functions[0], constants=(("_SALT", "constexpr[4]"),))
+    launch = replace(launch, source=replace(launch.source, functions=(own,)))
+    assert parts(explain(other, launch)) == [("constant", f"_SALT of {launch.kernel}")]
+    assert values(explain(other, launch)) == ("constexpr[3]", "constexpr[4]")
 
 
 def test_another_ptxas_is_named_by_what_it_says_of_itself(bundle: Bundle, run: Run, tmp_path: Path) -> None:
