@@ -460,24 +460,56 @@ _cache_option = click.option(
     metavar="ARCH",
     help="Only these architectures of the bundle.",
 )
-def install(bundle: Path, cache_dir: Path | None, archs: Sequence[tuple[Target, ...]]) -> None:
+@click.option(
+    "--engine",
+    "spec",
+    metavar="ENGINE",
+    help="The engine that will serve, whose files the kernels are compared with: a directory, a wheel, or a release. "
+    "Default: the one that is installed in this environment, if any.",
+)
+@click.option(
+    "--other-ptxas",
+    metavar="REASON",
+    help="Install although the ptxas here is not the one that compiled; the reason is kept in the receipt.",
+)
+def install(
+    bundle: Path,
+    cache_dir: Path | None,
+    archs: Sequence[tuple[Target, ...]],
+    spec: str | None,
+    other_ptxas: str | None,
+) -> None:
     """Lay the kernels of BUNDLE into the Triton cache.
 
     Needs the Triton that will serve, and no GPU, no network, no compiler. Every digest is checked before anything
-    is written; installing twice changes nothing.
+    is written; installing twice changes nothing. The engine's files are read, never imported: a kernel that stands
+    in other lines gets the key that Triton will ask for, and one whose source differs is refused by name while the
+    others are installed; the exit code is then 1.
 
     \b
     Examples:
       aotpack install bundle.tar.zst
       aotpack install bundle.tar.zst --cache-dir /opt/triton-cache --arch sm90
+      aotpack install bundle.tar.zst --engine /opt/vllm/lib/python3.12/site-packages
     """
     from aotpack.bundle import open_bundle
+    from aotpack.engines import find_engine, installed_engine
     from aotpack.install import install_bundle
-    from aotpack.report import show_installed
+    from aotpack.report import Words, show_installed
     from aotpack.tritoncache import effective_directory
 
     signal.signal(signal.SIGTERM, _terminated)
-    show_installed(install_bundle(open_bundle(bundle), effective_directory(cache_dir), targets=_flatten(archs)))
+    opened = open_bundle(bundle)
+    engine = find_engine(spec, Words(quiet=False).say) if spec else installed_engine(opened.manifest.engine)
+    installed = install_bundle(
+        opened,
+        effective_directory(cache_dir),
+        targets=_flatten(archs),
+        engine=engine,
+        other_ptxas=other_ptxas,
+    )
+    show_installed(installed)
+    sys.exit(1 if installed.fit.refused else 0)
 
 
 @main.command()
@@ -502,6 +534,32 @@ def uninstall(bundle: str, cache_dir: Path | None) -> None:
     removed = remove(find_receipt(effective_directory(cache_dir), bundle))
     show_removed(removed)
     sys.exit(1 if removed.findings else 0)
+
+
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path), required=False)
+@_cache_option
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def doctor(bundle: Path | None, cache_dir: Path | None, as_json: bool) -> None:  # noqa: FBT001  # a click flag
+    """Look at this machine: whether the kernels of BUNDLE, or those installed, would be found and could run.
+
+    Shows the cache directory and who sets it, Triton, its assembler, Python, the engine, GPUs and their driver, what
+    builds native helpers, and what is installed. Nothing of it has to be there; nothing is changed. The exit code is
+    1 where something keeps kernels from being found or launched.
+
+    \b
+    Examples:
+      aotpack doctor
+      aotpack doctor bundle.tar.zst
+      aotpack doctor --cache-dir /opt/triton-cache --json
+    """
+    from aotpack.bundle import open_bundle
+    from aotpack.doctor import diagnose
+    from aotpack.report import show_diagnosis
+
+    diagnosis = diagnose(open_bundle(bundle) if bundle else None, cache_dir)
+    show_diagnosis(diagnosis, as_json=as_json)
+    sys.exit(1 if diagnosis.errors else 0)
 
 
 @main.command()
@@ -559,3 +617,53 @@ def verify(
         checked = verify_cache(effective_directory(cache_dir), bundle)
         show_checked(checked, as_json=as_json)
     sys.exit(1 if checked.findings else 0)
+
+
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--record",
+    "records",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
+    metavar="FILE",
+    help="A file that a listener wrote in the serving process; repeatable.",
+)
+@click.option(
+    "--entry",
+    "entries",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="DIR",
+    help="An entry's directory in Triton's cache; repeatable. Default: every entry of the cache that no install "
+    "wrote, of the kernels in BUNDLE.",
+)
+@_cache_option
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def explain_miss(
+    bundle: Path,
+    records: tuple[Path, ...],
+    entries: tuple[Path, ...],
+    cache_dir: Path | None,
+    as_json: bool,  # noqa: FBT001  # a click flag
+) -> None:
+    """Show why Triton compiled kernels although there is BUNDLE: the nearest entry, and the parts that differ.
+
+    A record tells all. To have one, call in the serving process, before its first launch:
+    from aotpack.listener import listen; listen("misses.jsonl"). An entry that a compile left in the cache tells less,
+    and what it does not tell is named. The exit code is 1 where any miss is explained.
+
+    \b
+    Examples:
+      aotpack explain-miss bundle.tar.zst --record misses.jsonl
+      aotpack explain-miss bundle.tar.zst --cache-dir /opt/triton-cache
+      aotpack explain-miss bundle.tar.zst --entry ~/.triton/cache/UVUNAE4RUWC7SJ2OCKRSPWR3MVWNVWA54PJVTIIZO7FRA3OBQPMQ
+    """
+    from aotpack.bundle import open_bundle
+    from aotpack.misses import explain_misses
+    from aotpack.report import show_misses
+    from aotpack.tritoncache import effective_directory
+
+    misses = explain_misses(open_bundle(bundle), records, entries, effective_directory(cache_dir))
+    show_misses(misses, as_json=as_json)
+    sys.exit(1 if misses else 0)

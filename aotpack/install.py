@@ -15,13 +15,13 @@ from pathlib import Path
 
 from aotpack.bundle import Bundle
 from aotpack.digests import digest_bytes
-from aotpack.errors import CacheError, IncompatibleError, UsageError
+from aotpack.engines import Engine
+from aotpack.errors import CacheError
 from aotpack.findings import Finding
+from aotpack.fitting import Fit, Placement, fit_bundle
 from aotpack.landing import Landing, at_work, lay, remove_empty, remove_file, staging
-from aotpack.manifest import Entry
 from aotpack.receipts import InstalledFile, Receipt, read_receipt, read_receipts
 from aotpack.targets import Target
-from aotpack.toolchain import KeyMaker, local_toolchain
 from aotpack.tritoncache import GROUP_PREFIX, CacheEntry, group_root, is_whole, reported
 
 
@@ -33,11 +33,13 @@ class Installed:
         receipt: what it wrote, or had written before.
         written: entries that were laid into the cache now.
         present: entries that were there already: from an earlier install, or compiled by Triton.
+        fit: what of the bundle serves here, and what was refused.
     """
 
     receipt: Receipt
     written: int
     present: int
+    fit: Fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,14 @@ class Removed:
     findings: tuple[Finding, ...]
 
 
-def install_bundle(bundle: Bundle, cache: Path, *, targets: Sequence[Target] = ()) -> Installed:
+def install_bundle(
+    bundle: Bundle,
+    cache: Path,
+    *,
+    targets: Sequence[Target] = (),
+    engine: Engine | None = None,
+    other_ptxas: str | None = None,
+) -> Installed:
     """Lay a bundle's kernels into a cache directory, under the keys that this machine's Triton will ask for.
 
     Installing what is installed changes nothing.
@@ -66,67 +75,43 @@ def install_bundle(bundle: Bundle, cache: Path, *, targets: Sequence[Target] = (
         bundle: the bundle.
         cache: the cache directory; it is created where it is missing.
         targets: of the bundle's, which to install; none means all.
+        engine: the engine that will serve, whose files the kernels are compared with; None where it is not here.
+        other_ptxas: the reason why kernels may serve although the assembler here is another one; None refuses them.
 
     Raises:
-        UsageError: the bundle does not have such a target.
-        ToolchainError: there is no Triton here.
-        IncompatibleError: the kernels would not be found here, or must not be used; the message says which part
-            of the toolchain differs.
+        UsageError, ToolchainError, IncompatibleError: as ``fit_bundle``.
         BundleError: the bundle is damaged; the cache is as it was.
         CacheError: the cache cannot be written, or the disk is full; no half entry is left.
     """
-    entries = _entries_for(bundle, targets)
-    keys = _cache_keys(bundle, entries)
-    landings = _landings(bundle, cache, list(zip(entries, keys, strict=True)))
+    fit = fit_bundle(bundle, targets=targets, engine=engine, other_ptxas=other_ptxas)
+    landings = _landings(bundle, cache, fit.placements)
     with reported(cache):
-        return _install(bundle, cache, landings)
+        return _install(bundle, cache, landings, fit)
 
 
-def _entries_for(bundle: Bundle, targets: Sequence[Target]) -> list[Entry]:
-    available = bundle.manifest.targets
-    for target in targets:
-        if target not in available:
-            raise UsageError(
-                f"{bundle.path}: has no kernels for {target.short}; it has {', '.join(t.short for t in available)}"
-            )
-    wanted = set(targets) or set(available)
-    return [entry for entry in bundle.manifest.entries if entry.key.target in wanted]
-
-
-def _cache_keys(bundle: Bundle, entries: Sequence[Entry]) -> list[str]:
-    toolchain = bundle.manifest.toolchain
-    local = local_toolchain(bundle.manifest.targets)
-    for difference in toolchain.differences(local):
-        raise IncompatibleError(
-            f"{bundle.path}: {difference}; its kernels would not be found, or not be the right ones: "
-            f"use a bundle for Triton {local.triton}, or this bundle in the image it was built for"
-        )
-    maker = KeyMaker()
-    sources = {kernel.name: kernel.cache_key for kernel in bundle.manifest.kernels}
-    return [maker.key_of(entry.key, sources[entry.key.kernel]) for entry in entries]
-
-
-def _landings(bundle: Bundle, cache: Path, entries: Sequence[tuple[Entry, str]]) -> list[Landing]:
+def _landings(bundle: Bundle, cache: Path, placements: Sequence[Placement]) -> list[Landing]:
     """What is to lie in the cache, after every digest in the bundle has been checked."""
-    needed = {artifact.digest for entry, _ in entries for _, artifact in entry.artifacts}
+    needed = {artifact.digest for placement in placements for _, artifact in placement.entry.artifacts}
     blobs = {digest: data for digest, data in bundle.blobs() if digest in needed}
     return [
         CacheEntry(
             cache_key=cache_key,
-            name=entry.name,
-            cubin=blobs[entry.cubin.digest],
-            metadata=blobs[entry.metadata.digest],
+            name=placement.entry.name,
+            cubin=blobs[placement.entry.cubin.digest],
+            metadata=blobs[placement.entry.metadata.digest],
         ).landing(cache)
-        for entry, cache_key in entries
+        for placement in placements
+        for cache_key in placement.cache_keys
     ]
 
 
-def _install(bundle: Bundle, cache: Path, landings: Sequence[Landing]) -> Installed:
+def _install(bundle: Bundle, cache: Path, landings: Sequence[Landing], fit: Fit) -> Installed:
     blank = Receipt(
         bundle=bundle.digest,
         name=bundle.path.name,
         source=Path(os.path.abspath(bundle.path)),  # noqa: PTH100  # resolve() would follow links
         cache=cache,
+        accepted=tuple(str(finding) for finding in fit.accepted),
         files=(),
     )
     files: list[InstalledFile] = []
@@ -144,7 +129,7 @@ def _install(bundle: Bundle, cache: Path, landings: Sequence[Landing]) -> Instal
         if missing or earlier != receipt:
             with staging(cache) as place:
                 lay(place, cache, missing, receipt)
-    return Installed(receipt=receipt, written=len(missing), present=len(landings) - len(missing))
+    return Installed(receipt=receipt, written=len(missing), present=len(landings) - len(missing), fit=fit)
 
 
 def _is_anothers(cache: Path, landing: Landing, ours: set[str]) -> bool:

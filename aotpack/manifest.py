@@ -13,6 +13,7 @@ from aotpack.digests import canonical_json, digest_bytes
 from aotpack.documents import Node, parse_document
 from aotpack.errors import DocumentError, UnsupportedFormatError
 from aotpack.keys import CompileKey, read_target
+from aotpack.sources import Sources
 from aotpack.targets import Target
 from aotpack.toolchain import Toolchain
 
@@ -45,16 +46,19 @@ class Kernel:
     Attributes:
         name: ``module:qualname``.
         family: the family that drives it.
-        cache_key: what Triton hashes of its source, its helpers, its constexpr globals, and its line number
-            (triton/runtime/jit.py, ``JITCallable.cache_key``).
-        source: digest of the same without any line number, so that a shifted kernel can be told from a
-            changed one.
+        cache_keys: what Triton hashes of its source, its helpers, its constexpr globals, and its line number
+            (triton/runtime/jit.py, ``JITCallable.cache_key``): in a fresh process first, then as other histories
+            of a process make it (see ``aotpack.sourcekeys``).
     """
 
     name: str
     family: str
-    cache_key: str
-    source: str
+    cache_keys: tuple[str, ...]
+
+    @property
+    def cache_key(self) -> str:
+        """What a fresh process hashes."""
+        return self.cache_keys[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +141,7 @@ class Manifest:
         families: the families covered, by name.
         deployments: the deployments covered, as JSON values; what they hold is the families' business.
         kernels: the kernels covered, by name.
+        sources: what they are made of in the engine's files.
         entries: what the bundle holds, by kernel and key.
         missing: what it should hold and does not.
         unknowns: values that decide further keys and were not given.
@@ -150,6 +155,7 @@ class Manifest:
     families: tuple[str, ...]
     deployments: tuple[dict[str, Any], ...]
     kernels: tuple[Kernel, ...]
+    sources: Sources
     entries: tuple[Entry, ...]
     missing: tuple[Missing, ...]
     unknowns: tuple[Unknown, ...]
@@ -197,9 +203,9 @@ class Manifest:
             "families": list(self.families),
             "deployments": list(self.deployments),
             "kernels": {
-                kernel.name: {"family": kernel.family, "cache_key": kernel.cache_key, "source": kernel.source}
-                for kernel in self.kernels
+                kernel.name: {"family": kernel.family, "cache_keys": list(kernel.cache_keys)} for kernel in self.kernels
             },
+            "sources": self.sources.to_json(),
             "entries": [_spell_entry(entry) for entry in self.entries],
             "missing": [{"key": item.key.to_json(), "reason": item.reason} for item in self.missing],
             "unknowns": [
@@ -249,6 +255,7 @@ def _read(root: Node) -> Manifest:
         "families",
         "deployments",
         "kernels",
+        "sources",
         "entries",
         "missing",
         "unknowns",
@@ -266,6 +273,7 @@ def _read(root: Node) -> Manifest:
         families=tuple(family.text() for family in root.field("families").items()),
         deployments=tuple(deployment.value for deployment in deployments),
         kernels=tuple(_read_kernel(name, node) for name, node in root.field("kernels").fields()),
+        sources=Sources.from_json(root.field("sources")),
         entries=tuple(_read_entry(node) for node in root.field("entries").items()),
         missing=tuple(_read_missing(node) for node in root.field("missing").items()),
         unknowns=tuple(_read_unknown(node) for node in root.field("unknowns").items()),
@@ -283,16 +291,17 @@ def _file_safe(node: Node) -> str:
 
 
 def _read_kernel(name: str, node: Node) -> Kernel:
-    node.only("family", "cache_key", "source")
-    cache_key = node.field("cache_key")
-    if len(cache_key.text()) != 64 or not set(cache_key.text()) <= set("0123456789abcdef"):  # noqa: PLR2004
-        raise cache_key.error("64 hex digits")
-    return Kernel(
-        name=name,
-        family=node.field("family").text(),
-        cache_key=cache_key.text(),
-        source=node.field("source").digest(),
-    )
+    node.only("family", "cache_keys")
+    cache_keys = tuple(_read_cache_key(key) for key in node.field("cache_keys").items())
+    if not cache_keys or len(set(cache_keys)) != len(cache_keys):
+        raise node.field("cache_keys").error("at least one key, each once")
+    return Kernel(name=name, family=node.field("family").text(), cache_keys=cache_keys)
+
+
+def _read_cache_key(node: Node) -> str:
+    if len(node.text()) != 64 or not set(node.text()) <= set("0123456789abcdef"):  # noqa: PLR2004
+        raise node.error("64 hex digits")
+    return node.text()
 
 
 def _read_entry(node: Node) -> Entry:
@@ -349,6 +358,10 @@ def _check(manifest: Manifest) -> None:
 def _problems(manifest: Manifest) -> Iterator[str]:
     if list(manifest.targets) != sorted(set(manifest.targets)):
         yield "targets: expected each once, ascending"
+    functions = {function.name for function in manifest.sources.functions}
+    for kernel in manifest.kernels:
+        if kernel.name not in functions:
+            yield f"kernels.{kernel.name}: is not among the functions of the sources"
     yield from _stray_keys(manifest, "entries", [entry.key for entry in manifest.entries])
     yield from _stray_keys(manifest, "missing", [item.key for item in manifest.missing])
     digests = [entry.key.digest for entry in manifest.entries]

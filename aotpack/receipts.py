@@ -49,6 +49,7 @@ class Receipt:
         name: the bundle's file name.
         source: where the bundle was, if that is known; it may have gone or be another one since.
         cache: the cache directory.
+        accepted: differences that were accepted on purpose, each with its reason.
         files: every file written, the group file of an entry last.
     """
 
@@ -56,6 +57,7 @@ class Receipt:
     name: str
     source: Path | None
     cache: Path
+    accepted: tuple[str, ...]
     files: tuple[InstalledFile, ...]
 
     @property
@@ -79,6 +81,7 @@ class Receipt:
             "name": self.name,
             "source": None if self.source is None else str(self.source),
             "cache": str(self.cache),
+            "accepted": list(self.accepted),
             "files": [{"path": file.path, "digest": file.digest} for file in self.files],
         }
         return (canonical_json(document) + "\n").encode()
@@ -118,7 +121,8 @@ def read_receipt(path: Path, cache: Path) -> Receipt:
         CacheError: it is damaged.
     """
     try:
-        root = parse_document(path.read_bytes()).only("format", "bundle", "name", "source", "cache", "files")
+        root = parse_document(path.read_bytes())
+        root.only("format", "bundle", "name", "source", "cache", "accepted", "files")
         if root.field("format").integer() != RECEIPT_FORMAT:
             raise root.field("format").error(f"format {RECEIPT_FORMAT}")
         return Receipt(
@@ -126,6 +130,7 @@ def read_receipt(path: Path, cache: Path) -> Receipt:
             name=root.field("name").text(),
             source=Path(root.field("source").text()) if root.has("source") else None,
             cache=cache,
+            accepted=tuple(accepted.text() for accepted in root.field("accepted").items()),
             files=tuple(
                 InstalledFile(
                     path=_inside(file.only("path", "digest").field("path")),

@@ -17,9 +17,12 @@ from aotpack.build import Built, Enumeration
 from aotpack.bundle import Bundle
 from aotpack.coverage import Coverage
 from aotpack.digests import hex_of
+from aotpack.doctor import Diagnosis, is_error
 from aotpack.findings import Finding
 from aotpack.install import Installed, Removed
 from aotpack.manifest import Manifest, Reached
+from aotpack.misses import Miss
+from aotpack.tritoncache import directory_name
 from aotpack.verify import Checked, Healed
 
 VERSION = 1
@@ -202,14 +205,62 @@ def show_coverage(coverage: Coverage, *, as_json: bool) -> None:
 
 
 def show_installed(installed: Installed) -> None:
-    """What an install did, in one line."""
-    receipt = installed.receipt
+    """What an install refused, and what it did in one line."""
+    receipt, fit = installed.receipt, installed.fit
+    show_findings([*fit.accepted, *fit.refused])
+    if fit.shifted:
+        click.echo(
+            f"{_count(len(fit.shifted), 'kernel')} stand in other lines here, and got keys of their own", err=True
+        )
+    if not fit.compared:
+        click.echo(
+            "the engine is not installed here, so its files were not compared; name its directory with --engine",
+            err=True,
+        )
     there = f", {installed.present} were there" if installed.present else ""
     click.echo(
         f"installed {_count(installed.written, 'kernel')} into {receipt.cache}{there}; "
         f"to take them out: aotpack uninstall {hex_of(receipt.bundle)[:12]}",
         err=True,
     )
+
+
+def show_diagnosis(diagnosis: Diagnosis, *, as_json: bool) -> None:
+    """What the doctor saw, a section for each subject, each finding below its section."""
+    if as_json:
+        _show_json(
+            {
+                "sound": not diagnosis.errors,
+                "sections": [
+                    {
+                        "title": section.title,
+                        "rows": [{"name": name, "value": value} for name, value in section.rows],
+                        "findings": [_finding(finding) for finding in section.findings],
+                    }
+                    for section in diagnosis.sections
+                ],
+            }
+        )
+        return
+    for section in diagnosis.sections:
+        click.echo(section.title)
+        for name, value in section.rows:
+            click.echo(f"  {name:<16}{value}")
+        for finding in section.findings:
+            click.echo(f"  {'Error' if is_error(finding) else 'Warning'}: {finding}")
+    errors = len(diagnosis.errors)
+    warnings = len(diagnosis.findings) - errors
+    click.echo(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}", err=True)
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "code": finding.code,
+        "error": is_error(finding),
+        "subject": finding.subject,
+        "detail": finding.detail,
+        "hint": finding.hint,
+    }
 
 
 def show_removed(removed: Removed) -> None:
@@ -253,6 +304,41 @@ def show_healed(healed: Healed, *, as_json: bool) -> None:
     for remedy in healed.remedies:
         click.echo(f"{remedy.action}: {remedy.entry}: {remedy.reason}")
     _show_seen(healed.after)
+
+
+def show_misses(misses: Iterable[Miss], *, as_json: bool) -> None:
+    """Why kernels were compiled: for each the nearest entry, the parts that differ, and what to do about each."""
+    if as_json:
+        _show_json({"misses": [_spell_miss(miss) for miss in misses]})
+        return
+    for miss in misses:
+        took = "" if miss.milliseconds is None else f", compiled in {miss.milliseconds:.0f} ms"
+        click.echo(f"{miss.kernel}{took}")
+        click.echo(f"  compiled as  {miss.cache / directory_name(miss.cache_key)}")
+        if miss.nearest is not None:
+            click.echo(f"  nearest      {miss.nearest.key.describe()}")
+        for item in miss.differences:
+            click.echo(f"  {item.part} {item.name}".rstrip())
+            click.echo(f"    bundle     {item.bundle}")
+            click.echo(f"    here       {item.here}")
+            click.echo(f"    advice     {item.advice}")
+        if miss.unknown:
+            click.echo(f"  not known    {', '.join(miss.unknown)}; a listener's record tells (see --help)")
+
+
+def _spell_miss(miss: Miss) -> dict[str, Any]:
+    return {
+        "kernel": miss.kernel,
+        "cache_key": miss.cache_key,
+        "cache": str(miss.cache),
+        "milliseconds": miss.milliseconds,
+        "nearest": miss.nearest.key.to_json() if miss.nearest else None,
+        "differences": [
+            {"part": item.part, "name": item.name, "bundle": item.bundle, "here": item.here, "advice": item.advice}
+            for item in miss.differences
+        ],
+        "unknown": list(miss.unknown),
+    }
 
 
 def _count(number: int, noun: str) -> str:

@@ -12,7 +12,7 @@ and the code that it generates does not.
 
 import hashlib
 import pkgutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +26,25 @@ from aotpack.keys import CompileKey, Constant, DType
 from aotpack.targets import Target
 
 LIBTRITON = "libtriton"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One part in which two toolchains differ.
+
+    Attributes:
+        part: "triton", "sources", "libdevice", "assembler" or "environment".
+        subject: the target whose assembler differs, else "".
+        text: both values, for people.
+    """
+
+    part: str
+    text: str
+    subject: str = ""
+
+    def __str__(self) -> str:
+        """The text."""
+        return self.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,34 +91,40 @@ class Toolchain:
             environment=tuple(sorted((name, value.string()) for name, value in node.field("environment").fields())),
         )
 
-    def differences(self, local: "Toolchain") -> Iterator[str]:
+    def differences(self, local: "Toolchain") -> Iterator[Difference]:
         """What makes kernels of this toolchain unfit for the local one, part by part; nothing where they fit.
 
         Args:
-            local: the toolchain of the machine that would use the kernels, for at least the same targets.
+            local: the toolchain of the machine that would use the kernels. Targets that it was not asked for are
+                not compared.
         """
         if self.triton != local.triton:
-            yield f"built with Triton {self.triton}, this environment has {local.triton}"
+            text = f"built with Triton {self.triton}, this environment has {local.triton}"
+            yield Difference(part="triton", text=text)
             return
         ours, theirs = dict(self.sources), dict(local.sources)
         changed = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
         if changed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-            yield f"Triton {self.triton}'s own sources differ here: {changed[0]}{more}"
+            text = f"Triton {self.triton}'s own sources differ here: {changed[0]}{more}"
+            yield Difference(part="sources", text=text)
         if self.libdevice != local.libdevice:
-            yield f"libdevice differs: built with {self.libdevice}, found {local.libdevice}"
-        here = dict(local.assemblers)
-        for target, text in self.assemblers:
-            if here.get(target) != text:
-                yield (
-                    f"the assembler for {target} differs: built with {_release(text)}, "
-                    f"found {_release(here.get(target, 'none'))} (TRITON_PTXAS_PATH?)"
+            text = f"libdevice differs: built with {self.libdevice}, found {local.libdevice}"
+            yield Difference(part="libdevice", text=text)
+        built = dict(self.assemblers)
+        for target, found in local.assemblers:
+            if built.get(target, found) != found:
+                text = (
+                    f"the assembler for {target} differs: built with {_release(built[target])}, "
+                    f"found {_release(found)} (TRITON_PTXAS_PATH?)"
                 )
+                yield Difference(part="assembler", subject=target, text=text)
         if self.environment != local.environment:
-            yield (
+            text = (
                 "environment variables that change compiled code differ: "
                 f"built with {_assignments(self.environment)}, found {_assignments(local.environment)}"
             )
+            yield Difference(part="environment", text=text)
 
 
 def _release(text: str) -> str:
@@ -192,6 +217,15 @@ def local_toolchain(targets: Iterable[Target], *, ignored_environment: Iterable[
     )
 
 
+def local_libtriton() -> str:
+    """The digest of this process's ``libtriton.so``, which enters every cache key beside the toolchain.
+
+    Raises:
+        ToolchainError: Triton cannot be imported.
+    """
+    return dict(_walk(_triton()))[LIBTRITON]
+
+
 def _walk(triton: Any) -> Iterator[tuple[str, str]]:
     """What ``triton_key`` hashes, by name, in its own order (triton/runtime/cache.py)."""
     from triton.runtime.cache import triton_key
@@ -255,8 +289,11 @@ class KeyMaker:
     the kernel; nothing of the engine is imported.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         """Load Triton's parts.
+
+        Args:
+            environment: the variables that enter the key and are set; None means those of this process.
 
         Raises:
             ToolchainError: Triton cannot be imported.
@@ -268,7 +305,7 @@ class KeyMaker:
 
         self._source_hash = ASTSource.hash
         self._get_cache_key = get_cache_key
-        self._environment = get_cache_invalidating_env_vars()
+        self._environment = get_cache_invalidating_env_vars() if environment is None else dict(environment)
         self._backends: dict[Target, Any] = {}
 
     def key_of(self, key: CompileKey, kernel_cache_key: str) -> str:

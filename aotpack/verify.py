@@ -19,6 +19,7 @@ from aotpack.bundle import Bundle, open_bundle
 from aotpack.digests import digest_bytes
 from aotpack.documents import parse_document
 from aotpack.elf import cuda_architecture
+from aotpack.engines import installed_engine
 from aotpack.errors import BundleError, CacheError, DocumentError, UnsupportedFormatError, UsageError
 from aotpack.findings import Finding
 from aotpack.install import install_bundle
@@ -301,7 +302,7 @@ def heal(cache: Path, *, bundle: Bundle | None = None, wanted: str | None = None
             for receipt in receipts:
                 remedies += _heal(receipt, bundle)
     if bundle is not None and not known:
-        install_bundle(bundle, cache)
+        install_bundle(bundle, cache, engine=installed_engine(bundle.manifest.engine))
     return Healed(before=before, remedies=tuple(remedies), after=verify_cache(cache, wanted))
 
 

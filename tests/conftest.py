@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from aotpack.build import Built, Selection, build_bundle
 from aotpack.deployments import make_services
@@ -16,6 +17,10 @@ from aotpack.targets import Target
 ROOT = Path(__file__).parent.parent
 FAMILIES = ("layernorm", "memcpy", "mrope")
 SM90 = Target("cuda", 90)
+
+
+settings.register_profile("aotpack", deadline=None)  # what a test takes on a busy machine says nothing
+settings.load_profile("aotpack")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
