@@ -22,8 +22,9 @@ from aotpack.bundle import Bundle
 from aotpack.digests import digest_bytes, digest_file
 from aotpack.errors import CacheError, IncompatibleError, UsageError
 from aotpack.findings import Finding
+from aotpack.helpers import Placed, place_helpers
 from aotpack.manifest import Entry
-from aotpack.receipts import OURS, InstalledFile, Receipt, read_receipts
+from aotpack.receipts import HELPERS, OURS, InstalledFile, Receipt, read_receipts
 from aotpack.targets import Target
 from aotpack.toolchain import KeyMaker, local_toolchain
 from aotpack.tritoncache import GROUP_PREFIX, CacheEntry, is_whole
@@ -37,11 +38,15 @@ class Installed:
         receipt: what it wrote, or had written before.
         written: entries that were laid into the cache now.
         present: entries that were there already: from an earlier install, or compiled by Triton.
+        findings: what the bundle has and this machine cannot use.
+        notes: what a user should know, without anything having been left out.
     """
 
     receipt: Receipt
     written: int
     present: int
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +66,9 @@ class Removed:
     findings: tuple[Finding, ...]
 
 
-def install_bundle(bundle: Bundle, cache: Path, *, targets: Sequence[Target] = ()) -> Installed:
+def install_bundle(
+    bundle: Bundle, cache: Path, *, targets: Sequence[Target] = (), libcuda: Sequence[str] = ()
+) -> Installed:
     """Lay a bundle's kernels into a cache directory, under the keys that this machine's Triton will ask for.
 
     Installing what is installed changes nothing.
@@ -70,6 +77,7 @@ def install_bundle(bundle: Bundle, cache: Path, *, targets: Sequence[Target] = (
         bundle: the bundle.
         cache: the cache directory; it is created where it is missing.
         targets: of the bundle's, which to install; none means all.
+        libcuda: where libcuda will be, see ``aotpack.helpers.place_helpers``.
 
     Raises:
         UsageError: the bundle does not have such a target.
@@ -81,9 +89,16 @@ def install_bundle(bundle: Bundle, cache: Path, *, targets: Sequence[Target] = (
     """
     entries = _entries_for(bundle, targets)
     keys = _cache_keys(bundle, entries)
+    blobs = _blobs(bundle, entries)
+    placed = place_helpers(
+        bundle.manifest.helpers,
+        [(entry.key, blobs[entry.metadata.digest]) for entry in entries],
+        blobs,
+        libcuda=libcuda,
+    )
     with _reported(cache):
-        receipt, written, present = _install(bundle, cache, list(zip(entries, keys, strict=True)))
-    return Installed(receipt=receipt, written=written, present=present)
+        receipt, written, present = _install(bundle, cache, _cache_entries(blobs, entries, keys), placed)
+    return Installed(receipt=receipt, written=written, present=present, findings=placed.refused, notes=placed.notes)
 
 
 def _entries_for(bundle: Bundle, targets: Sequence[Target]) -> list[Entry]:
@@ -123,14 +138,14 @@ def _reported(cache: Path) -> Iterator[None]:
         ) from None
 
 
-def _install(bundle: Bundle, cache: Path, entries: Sequence[tuple[Entry, str]]) -> tuple[Receipt, int, int]:
+def _install(bundle: Bundle, cache: Path, entries: Sequence[CacheEntry], placed: Placed) -> tuple[Receipt, int, int]:
     with _staging(cache) as staging:
         earlier = {receipt.bundle: receipt for receipt in read_receipts(cache)}.get(bundle.digest)
         ours = set(earlier.files) if earlier else set()
         files: list[InstalledFile] = []
         staged: list[CacheEntry] = []
         present = 0
-        for entry in _cache_entries(bundle, entries):
+        for entry in entries:
             contents = entry.files(cache)
             listed = [
                 InstalledFile(path=f"{entry.directory}/{name}", digest=digest_bytes(data))
@@ -146,6 +161,13 @@ def _install(bundle: Bundle, cache: Path, entries: Sequence[tuple[Entry, str]]) 
                 _stage(staging / entry.directory, contents)
                 staged.append(entry)
                 files += listed
+        helpers = [
+            (placement, InstalledFile(path=f"{placement.directory}/{placement.name}", digest=placement.digest))
+            for placement in placed.placements
+        ]
+        # One that is there and not ours was compiled here: it works, and is not ours to replace.
+        helpers = [(placement, file) for placement, file in helpers if not _is_theirs(cache / file.path, file, ours)]
+        files += [file for _, file in helpers]
         receipt = Receipt(
             bundle=bundle.digest, name=bundle.path.name, cache=cache, files=tuple(sorted(files, key=_order))
         )
@@ -154,6 +176,10 @@ def _install(bundle: Bundle, cache: Path, entries: Sequence[tuple[Entry, str]]) 
             write_atomically(receipt.path, [receipt.to_bytes()])
         for entry in staged:
             _land(staging / entry.directory, cache / entry.directory, entry.name)
+        for placement, file in helpers:
+            if not _lies_there(cache / placement.directory, {placement.name: placement.content}):
+                _make_directories(cache, placement.directory)
+                write_atomically(cache / file.path, [placement.content])
         sync_directory(cache)
     return receipt, len(staged), present
 
@@ -163,10 +189,28 @@ def _order(file: InstalledFile) -> tuple[str, bool, str]:
     return directory, name.startswith(GROUP_PREFIX), name
 
 
-def _cache_entries(bundle: Bundle, entries: Sequence[tuple[Entry, str]]) -> list[CacheEntry]:
-    """The entries with their contents, after every digest in the bundle has been checked."""
-    needed = {artifact.digest for entry, _ in entries for _, artifact in entry.artifacts}
-    blobs = {digest: data for digest, data in bundle.blobs() if digest in needed}
+def _is_theirs(path: Path, file: InstalledFile, ours: set[InstalledFile]) -> bool:
+    return file not in ours and path.is_file() and path.stat().st_size > 0 and digest_file(path) != file.digest
+
+
+def _make_directories(cache: Path, directory: str) -> None:
+    """Make the directories down to one in the cache, for everyone to read whatever the umask."""
+    below = cache
+    for part in directory.split("/"):
+        below /= part
+        if not below.is_dir():
+            below.mkdir(exist_ok=True)
+            below.chmod(0o755)
+
+
+def _blobs(bundle: Bundle, entries: Sequence[Entry]) -> dict[str, bytes]:
+    """The contents of the entries and the helpers, after every digest in the bundle has been checked."""
+    needed = {artifact.digest for entry in entries for _, artifact in entry.artifacts}
+    needed |= {helper.artifact.digest for helper in bundle.manifest.helpers}
+    return {digest: data for digest, data in bundle.blobs() if digest in needed}
+
+
+def _cache_entries(blobs: dict[str, bytes], entries: Sequence[Entry], cache_keys: Sequence[str]) -> list[CacheEntry]:
     return [
         CacheEntry(
             cache_key=cache_key,
@@ -174,7 +218,7 @@ def _cache_entries(bundle: Bundle, entries: Sequence[tuple[Entry, str]]) -> list
             cubin=blobs[entry.cubin.digest],
             metadata=blobs[entry.metadata.digest],
         )
-        for entry, cache_key in entries
+        for entry, cache_key in zip(entries, cache_keys, strict=True)
     ]
 
 
@@ -274,9 +318,9 @@ def uninstall(receipt: Receipt) -> Removed:
             else:
                 path.unlink()
                 removed += 1
-        _remove_empty({cache / file.path.partition("/")[0] for file in receipt.files})
+        _remove_empty({(cache / file.path).parent for file in receipt.files})
         receipt.path.unlink(missing_ok=True)
-        _remove_empty([receipt.path.parent, cache / OURS])
+        _remove_empty([cache / HELPERS, receipt.path.parent, cache / OURS])
     return Removed(receipt=receipt, removed=removed, shared=shared, findings=tuple(findings))
 
 

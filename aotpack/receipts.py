@@ -14,6 +14,9 @@ from aotpack.errors import CacheError, DocumentError, UsageError
 OURS = ".aotpack"
 """The one directory of ours in a cache directory; Triton never looks there."""
 
+HELPERS = f"{OURS}/helpers"
+"""Where native helpers lie for the load-time path: each in a directory named after its C text's digest."""
+
 RECEIPT_FORMAT = 1
 
 
@@ -95,8 +98,8 @@ def _read_receipt(path: Path, cache: Path) -> Receipt:
 
 
 def _inside(node: Node) -> str:
-    """The path of a file two levels below the cache directory, and nowhere else."""
-    parts = node.text().split("/")
+    """The path of a file two levels below the cache directory or below that of the helpers, and nowhere else."""
+    parts = node.text().removeprefix(f"{HELPERS}/").split("/")
     if len(parts) != 2 or any(part in ("", ".", "..") or "\0" in part for part in parts):  # noqa: PLR2004
         raise node.error("an entry's directory and a file in it")
     return node.text()
