@@ -433,13 +433,10 @@ def _usual_choices() -> list[tuple[str, ...]]:
     Debian and Ubuntu have it in the multiarch directory, the Red Hat family in /lib64, each by either name where
     /lib is a link; some hosts mount a directory of their own; a forward compatibility package comes before them.
     """
-    multiarch = f"{platform.machine()}-linux-gnu"
-    usual = [f"/lib/{multiarch}", f"/usr/lib/{multiarch}", "/lib64", "/usr/lib64"]
+    debian, red_hat = f"/lib/{platform.machine()}-linux-gnu", "/lib64"
     compat = "/usr/local/cuda/compat"
-    return [
-        *((directory,) for directory in (*usual, compat, "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")),
-        *((compat, directory) for directory in usual),
-    ]
+    alone = (debian, f"/usr{debian}", red_hat, f"/usr{red_hat}", compat, "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")
+    return [*((directory,) for directory in alone), (compat, debian), (compat, red_hat)]
 
 
 def _local_suffix() -> str:
@@ -480,7 +477,7 @@ def _anywhere(choices: Sequence[tuple[str, ...]]) -> Finding:
     return Finding(
         code="H105",
         subject="cuda_utils",
-        detail=f"Triton's key for it holds the directory of libcuda, which no driver here tells; it lies under the "
-        f"keys for {', '.join(':'.join(choice) for choice in choices)}, and aotpack.activate() serves it elsewhere",
-        hint="set TRITON_LIBCUDA_PATH here and where it serves, or give --libcuda-dir, to be certain",
+        detail=f"Triton's key for it holds the directory of libcuda.so.1, which no driver here tells: it lies under "
+        f"the keys of {len(choices)} usual places such as {choices[0][0]}, and aotpack.activate() serves it elsewhere",
+        hint="to be certain, set TRITON_LIBCUDA_PATH here and where it serves, or give --libcuda-dir",
     )

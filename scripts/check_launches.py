@@ -38,7 +38,7 @@ LOG = "FAKE_LIBCUDA_LOG"
 
 def build_fake(folder: Path) -> Path:
     """The fake driver in a directory of its own, which is returned."""
-    command = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", FAKE, "-o", folder / "libcuda.so.1"]
+    command = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", str(FAKE), "-o", str(folder / "libcuda.so.1")]
     subprocess.run(command, check=True)
     return folder
 
