@@ -22,7 +22,7 @@ import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -184,7 +184,7 @@ class _Request:
 
     source: HelperSource
     compile: Callable[..., Any]
-    arguments: dict[str, Any] = field(hash=False)
+    arguments: dict[str, Any]
 
 
 def _driver() -> Any:
@@ -362,12 +362,12 @@ def place_helpers(
     Raises:
         ToolchainError: Triton cannot be imported, or builds its helpers in another way.
     """
-    launches = list(launches)
-    needed = _requests(launches)
-    suffix = _local_suffix()
+    suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
     ours = {helper.source: helper for helper in helpers if helper.suffix == suffix}
     if not ours:
         return Placed(notes=(_without(helpers, suffix),))
+    launches = list(launches)
+    needed = _requests(launches)
     refused = [_unknown(request.source) for digest, request in needed.items() if digest not in ours]
     local = _local_glibc()
     usable: dict[str, Helper] = {}
@@ -437,10 +437,6 @@ def _usual_choices() -> list[tuple[str, ...]]:
     compat = "/usr/local/cuda/compat"
     alone = (debian, f"/usr{debian}", red_hat, f"/usr{red_hat}", compat, "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")
     return [*((directory,) for directory in alone), (compat, debian), (compat, red_hat)]
-
-
-def _local_suffix() -> str:
-    return str(sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def _without(helpers: Sequence[Helper], suffix: str) -> Finding:
