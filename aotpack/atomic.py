@@ -1,5 +1,6 @@
 """Files that appear whole or not at all: written aside in the same directory, synced, then renamed."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -22,12 +23,25 @@ def write_atomically(path: Path, chunks: Iterable[bytes], *, mode: int = 0o644) 
                 file.write(chunk)
             file.flush()
             os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def sync_file(handle: int) -> None:
+    """Bring a file's content to the disk, where the file system can.
+
+    Raises:
+        OSError: the content is lost: the disk is full or broken.
+    """
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
 
 
 def sync_directory(directory: Path) -> None:

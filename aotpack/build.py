@@ -15,7 +15,7 @@ from aotpack.compiler import Compiled, CompileFailed, Outcome
 from aotpack.deployments import Deployment, Service, canonical_deployments
 from aotpack.digests import digest_bytes
 from aotpack.engines import Engine
-from aotpack.errors import ModelError, OutputError
+from aotpack.errors import EngineError, ModelError, OutputError
 from aotpack.families import gaps, load_families
 from aotpack.findings import Finding
 from aotpack.helpers import BuiltHelper, Launch
@@ -23,6 +23,7 @@ from aotpack.interpreters import Interpreter
 from aotpack.keys import CompileKey
 from aotpack.manifest import Artifact, Entry, Kernel, Manifest, Missing, Reached, Unknown
 from aotpack.pool import Pool, WorkerSpec
+from aotpack.sources import Sources
 from aotpack.targets import Target
 from aotpack.toolchain import Toolchain
 
@@ -45,6 +46,7 @@ class Enumeration:
         families: the names of the families that were driven.
         deployments: the deployments, in canonical order.
         kernels: the families' kernels, by name.
+        sources: what they are made of.
         keys: each key once, by kernel and key, with the first input that reached it.
         unknowns: values that decide further keys, and that only the serving machine fixes.
         gaps: what the families are known to lack for this release.
@@ -56,6 +58,7 @@ class Enumeration:
     families: tuple[str, ...]
     deployments: tuple[Deployment, ...]
     kernels: tuple[Kernel, ...]
+    sources: Sources
     keys: tuple[tuple[CompileKey, Reached], ...]
     unknowns: tuple[Unknown, ...]
     gaps: tuple[Finding, ...]
@@ -207,7 +210,7 @@ def _enumerate(pool: Pool, selection: Selection, target: Target, tick: Ticker) -
     deployments = canonical_deployments(
         deployment for service in selection.services for deployment in service.deployments(target)
     )
-    toolchain, kernels = pool.describe()
+    described = pool.describe()
     reached: dict[CompileKey, Reached] = {}
     unknowns: set[Unknown] = set()
     for index, families_traced in enumerate(pool.trace(deployments)):
@@ -224,11 +227,12 @@ def _enumerate(pool: Pool, selection: Selection, target: Target, tick: Ticker) -
     loaded = load_families(selection.families)
     return Enumeration(
         engine=selection.engine,
-        toolchain=toolchain,
+        toolchain=described.toolchain,
         targets=(target,),
         families=tuple(family.name for family in loaded if selection.engine.version not in family.undriven),
         deployments=deployments,
-        kernels=kernels,
+        kernels=described.kernels,
+        sources=described.sources,
         keys=tuple(sorted(reached.items(), key=lambda item: _order(item[0]))),
         unknowns=tuple(sorted(unknowns, key=lambda unknown: (unknown.family, unknown.name))),
         gaps=tuple(gaps(loaded, selection.engine)),
@@ -241,6 +245,13 @@ def _order(key: CompileKey) -> tuple[Target, str, str]:
 
 def _merge(parts: Sequence[Enumeration]) -> Enumeration:
     """One enumeration of several targets'."""
+    for part in parts[1:]:
+        differing = sorted(kernel.name for kernel in {*part.kernels} ^ {*parts[0].kernels})
+        if differing or part.sources != parts[0].sources:
+            raise EngineError(
+                f"{parts[0].engine}: the source of {next(iter(differing), 'a helper')} is not the same for "
+                f"{parts[0].targets[0].short} and {part.targets[0].short}; build one bundle for each architecture"
+            )
     assemblers = tuple(pair for part in parts for pair in part.toolchain.assemblers)
     deployments = canonical_deployments(deployment for part in parts for deployment in part.deployments)
     places = {deployment: index for index, deployment in enumerate(deployments)}
@@ -291,6 +302,7 @@ def _pack(
         families=enumeration.families,
         deployments=tuple(deployment.to_json() for deployment in enumeration.deployments),
         kernels=enumeration.kernels,
+        sources=enumeration.sources,
         entries=tuple(entries()),
         helpers=(),
         missing=tuple(Missing(key=failure.key, reason=failure.reason) for failure in failures),

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 from platformdirs import user_cache_path
 
 from aotpack.atomic import directory_that_lands
@@ -96,10 +97,30 @@ class Engine:
         return []
 
 
+def same_release(one: str, other: str) -> bool:
+    """Whether two spellings mean one public release: 0.33.0+cu130 is 0.33.0, and 0.6.10 is not 0.6.1.
+
+    >>> same_release("0.33.0+cu130", "0.33.0"), same_release("0.6.10", "0.6.1")
+    (True, False)
+    """
+    try:
+        return Version(Version(one).public) == Version(Version(other).public)
+    except InvalidVersion:
+        return one == other
+
+
 def cache_root() -> Path:
     """Where aotpack keeps what it downloads: ``AOTPACK_CACHE_DIR``, else the platform's user cache."""
     given = os.environ.get("AOTPACK_CACHE_DIR")
     return Path(given) if given else user_cache_path("aotpack")
+
+
+def installed_engine(name: str) -> Engine | None:
+    """The engine that is installed in this environment, or None where there is none, or one unknown to aotpack."""
+    try:
+        return _installed(name) if name in KNOWN else None
+    except EngineError:
+        return None
 
 
 def find_engine(spec: str | None, say: Say) -> Engine:
@@ -114,11 +135,7 @@ def find_engine(spec: str | None, say: Say) -> Engine:
         EngineError: it cannot be found, downloaded, read, or unpacked.
     """
     if spec is None:
-        try:
-            return _installed(DEFAULT)
-        except EngineError:
-            newest = list(KNOWN[DEFAULT])[-1]
-            return _released(DEFAULT, newest, say)
+        return installed_engine(DEFAULT) or _released(DEFAULT, list(KNOWN[DEFAULT])[-1], say)
     path = Path(spec)
     if spec and path.is_dir():
         return _directory(path)

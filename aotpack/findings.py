@@ -15,7 +15,43 @@ CODES = {
     "H103": "native helper that this Triton needs and a bundle lacks",
     "H104": "native helper that needs a newer glibc",
     "H105": "native helper whose key depends on where the driver's library will be",
+    "I102": "kernels of an architecture whose assembler is another one here, and that were not installed",
+    "I103": "difference of the assembler that was accepted on purpose",
+    "I104": "kernel whose source is another one in the engine that is installed, and that was not installed",
+    "I105": "engine of another release than the bundle's",
+    "D101": "cache directory that this user cannot write or create",
+    "D102": "cache directory that this user cannot read",
+    "D103": "cache directory on a mount from which nothing can be executed",
+    "D104": "cache directory without space or inodes for the kernels",
+    "D105": "TRITON_CACHE_DIR that is set to nothing",
+    "D106": "Triton that is not here or cannot be used",
+    "D107": "environment variable that keeps Triton from its cache",
+    "D108": "bundle that does not fit the Triton here",
+    "D110": "GPU that no kernel was compiled for",
+    "D111": "driver older than the CUDA that assembled the kernels",
+    "D112": "driver that does not answer",
+    "D113": "native helpers that are neither here nor can be built here",
+    "D114": "ldconfig that Triton needs and that is not here",
+    "D115": "receipt that cannot be read",
+    "D116": "cache directory that was moved since an install",
+    "D117": "installed bundle whose kernels Triton would not find",
+    "D118": "assembler that Triton needs and that does not run",
+    "D201": "cache directory on a network file system",
+    "D202": "cache directory that a serving process may not look in",
+    "D203": "cache directory that depends on the working directory",
+    "D204": "Triton whose files are not those of its wheel",
+    "D205": "environment variable that decides where Triton's entries come from",
+    "D206": "assembler other than the one asked for or expected",
     "I101": "entry of the cache that another process or user has changed since it was installed",
+    "V101": "bundle that is truncated or altered",
+    "V102": "machine code for another architecture than its entry is for, or no machine code",
+    "V103": "metadata that Triton could not load",
+    "V111": "installed entry that lacks files",
+    "V112": "installed entry with files that are not what was installed",
+    "V113": "installed entries whose group files name another directory",
+    "V114": "installed entry that Triton has compiled anew",
+    "V115": "receipt that cannot be read",
+    "V116": "cache directory without a receipt",
 }
 
 
@@ -24,7 +60,7 @@ class Finding:
     """One thing that a check saw.
 
     Attributes:
-        code: a key of ``CODES``; the letter tells the subject (engine, family, key, helper, install).
+        code: a key of ``CODES``; the letter tells the subject (engine, family, key, helper, install, verify).
         subject: what it is about: a kernel, a release, a path.
         detail: what was seen, in one line.
         hint: what to do now, or "" where nothing can be done.

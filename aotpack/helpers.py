@@ -33,6 +33,7 @@ from aotpack.errors import ToolchainError
 from aotpack.findings import Finding
 from aotpack.interpreters import Interpreter, find_interpreter, running_minor
 from aotpack.keys import CompileKey
+from aotpack.landing import Landing
 from aotpack.manifest import Artifact, Helper
 from aotpack.receipts import HELPERS
 from aotpack.toolchain import constexprs_of, signature_of
@@ -80,36 +81,16 @@ class BuiltHelper:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """A helper where it is to lie in a cache directory.
-
-    Attributes:
-        directory: below the cache directory.
-        name: of the file in it.
-        content: of the file.
-    """
-
-    directory: str
-    name: str
-    content: bytes
-
-    @property
-    def digest(self) -> str:
-        """The digest of the content."""
-        return digest_bytes(self.content)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
     """Where a bundle's helpers go on this machine.
 
     Attributes:
-        placements: the files.
+        landings: the files, a landing each.
         refused: helpers that this machine cannot use.
         notes: what a user should know, without anything having been refused.
     """
 
-    placements: tuple[Placement, ...] = ()
+    landings: tuple[Landing, ...] = ()
     refused: tuple[Finding, ...] = ()
     notes: tuple[Finding, ...] = ()
 
@@ -384,8 +365,8 @@ def place_helpers(
     places = [(directory_name(key), request.source.digest) for request in requests for key in _cache_keys(request)]
     places += [(f"{HELPERS}/{hex_of(digest)}", digest) for digest in usable]
     return Placed(
-        placements=tuple(
-            Placement(directory=directory, name=usable[digest].file, content=contents[usable[digest].artifact.digest])
+        landings=tuple(
+            Landing(directory=directory, files=((usable[digest].file, contents[usable[digest].artifact.digest]),))
             for directory, digest in places
             if digest in usable
         ),

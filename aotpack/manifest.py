@@ -14,6 +14,7 @@ from aotpack.digests import canonical_json, digest_bytes
 from aotpack.documents import Node, parse_document
 from aotpack.errors import DocumentError, UnsupportedFormatError
 from aotpack.keys import CompileKey, read_target
+from aotpack.sources import Sources
 from aotpack.targets import Target
 from aotpack.toolchain import Toolchain
 
@@ -46,16 +47,19 @@ class Kernel:
     Attributes:
         name: ``module:qualname``.
         family: the family that drives it.
-        cache_key: what Triton hashes of its source, its helpers, its constexpr globals, and its line number
-            (triton/runtime/jit.py, ``JITCallable.cache_key``).
-        source: digest of the same without any line number, so that a shifted kernel can be told from a
-            changed one.
+        cache_keys: what Triton hashes of its source, its helpers, its constexpr globals, and its line number
+            (triton/runtime/jit.py, ``JITCallable.cache_key``): in a fresh process first, then as other histories
+            of a process make it (see ``aotpack.sourcekeys``).
     """
 
     name: str
     family: str
-    cache_key: str
-    source: str
+    cache_keys: tuple[str, ...]
+
+    @property
+    def cache_key(self) -> str:
+        """What a fresh process hashes."""
+        return self.cache_keys[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +177,7 @@ class Manifest:
         families: the families covered, by name.
         deployments: the deployments covered, as JSON values; what they hold is the families' business.
         kernels: the kernels covered, by name.
+        sources: what they are made of in the engine's files.
         entries: what the bundle holds, by kernel and key.
         helpers: native helpers, in their ``order``.
         missing: what it should hold and does not.
@@ -187,6 +192,7 @@ class Manifest:
     families: tuple[str, ...]
     deployments: tuple[dict[str, Any], ...]
     kernels: tuple[Kernel, ...]
+    sources: Sources
     entries: tuple[Entry, ...]
     helpers: tuple[Helper, ...]
     missing: tuple[Missing, ...]
@@ -242,9 +248,9 @@ class Manifest:
             "families": list(self.families),
             "deployments": list(self.deployments),
             "kernels": {
-                kernel.name: {"family": kernel.family, "cache_key": kernel.cache_key, "source": kernel.source}
-                for kernel in self.kernels
+                kernel.name: {"family": kernel.family, "cache_keys": list(kernel.cache_keys)} for kernel in self.kernels
             },
+            "sources": self.sources.to_json(),
             "entries": [_spell_entry(entry) for entry in self.entries],
             "helpers": [_spell_helper(helper) for helper in self.helpers],
             "missing": [{"key": item.key.to_json(), "reason": item.reason} for item in self.missing],
@@ -310,6 +316,7 @@ def _read(root: Node) -> Manifest:
         "families",
         "deployments",
         "kernels",
+        "sources",
         "entries",
         "helpers",
         "missing",
@@ -328,6 +335,7 @@ def _read(root: Node) -> Manifest:
         families=tuple(family.text() for family in root.field("families").items()),
         deployments=tuple(deployment.value for deployment in deployments),
         kernels=tuple(_read_kernel(name, node) for name, node in root.field("kernels").fields()),
+        sources=Sources.from_json(root.field("sources")),
         entries=tuple(_read_entry(node) for node in root.field("entries").items()),
         helpers=tuple(_read_helper(node) for node in root.field("helpers").items()),
         missing=tuple(_read_missing(node) for node in root.field("missing").items()),
@@ -346,16 +354,17 @@ def _file_safe(node: Node) -> str:
 
 
 def _read_kernel(name: str, node: Node) -> Kernel:
-    node.only("family", "cache_key", "source")
-    cache_key = node.field("cache_key")
-    if len(cache_key.text()) != 64 or not set(cache_key.text()) <= set("0123456789abcdef"):  # noqa: PLR2004
-        raise cache_key.error("64 hex digits")
-    return Kernel(
-        name=name,
-        family=node.field("family").text(),
-        cache_key=cache_key.text(),
-        source=node.field("source").digest(),
-    )
+    node.only("family", "cache_keys")
+    cache_keys = tuple(_read_cache_key(key) for key in node.field("cache_keys").items())
+    if not cache_keys or len(set(cache_keys)) != len(cache_keys):
+        raise node.field("cache_keys").error("at least one key, each once")
+    return Kernel(name=name, family=node.field("family").text(), cache_keys=cache_keys)
+
+
+def _read_cache_key(node: Node) -> str:
+    if len(node.text()) != 64 or not set(node.text()) <= set("0123456789abcdef"):  # noqa: PLR2004
+        raise node.error("64 hex digits")
+    return node.text()
 
 
 def _read_entry(node: Node) -> Entry:
@@ -430,24 +439,33 @@ def _check(manifest: Manifest) -> None:
 def _problems(manifest: Manifest) -> Iterator[str]:
     if list(manifest.targets) != sorted(set(manifest.targets)):
         yield "targets: expected each once, ascending"
+    functions = {function.name for function in manifest.sources.functions}
+    for kernel in manifest.kernels:
+        if kernel.name not in functions:
+            yield f"kernels.{kernel.name}: is not among the functions of the sources"
     yield from _stray_keys(manifest, "entries", [entry.key for entry in manifest.entries])
     yield from _stray_keys(manifest, "missing", [item.key for item in manifest.missing])
     digests = [entry.key.digest for entry in manifest.entries]
     if len(set(digests)) != len(digests):
         yield "entries: expected each key once"
-    sizes: dict[str, int] = {}
     for index, entry in enumerate(manifest.entries):
         if entry.reached.deployment >= len(manifest.deployments):
             yield f"entries[{index}].reached.deployment: there are {len(manifest.deployments)} deployments"
+    order = [helper.order for helper in manifest.helpers]
+    if order != sorted(set(order)):
+        yield "helpers: expected each once, by name, suffix and source"
+    yield from _other_sizes(manifest)
+
+
+def _other_sizes(manifest: Manifest) -> Iterator[str]:
+    sizes: dict[str, int] = {}
+    for index, entry in enumerate(manifest.entries):
         for kind, artifact in entry.artifacts:
             if sizes.setdefault(artifact.digest, artifact.size) != artifact.size:
                 yield f"entries[{index}].artifacts.{kind}.size: another entry gives this digest another size"
     for index, helper in enumerate(manifest.helpers):
         if sizes.setdefault(helper.artifact.digest, helper.artifact.size) != helper.artifact.size:
             yield f"helpers[{index}].artifact.size: another artifact gives this digest another size"
-    order = [helper.order for helper in manifest.helpers]
-    if order != sorted(set(order)):
-        yield "helpers: expected each once, by name, suffix and source"
 
 
 def _stray_keys(manifest: Manifest, place: str, keys: list[CompileKey]) -> Iterator[str]:

@@ -28,6 +28,7 @@ from aotpack.helpers import BuiltHelper, HelperSource, Launch, build_helper, hel
 from aotpack.interpreters import Interpreter
 from aotpack.keys import CompileKey
 from aotpack.manifest import Kernel
+from aotpack.sources import Sources
 from aotpack.targets import Device, Target
 from aotpack.toolchain import Toolchain, local_toolchain
 from aotpack.tracing import LINE_INFO, Traced, Tracer, clean_environment
@@ -52,6 +53,21 @@ class WorkerSpec:
     device: Device | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What workers are, and can compile.
+
+    Attributes:
+        toolchain: their Triton build.
+        kernels: the families' kernels, by name.
+        sources: what the kernels are made of.
+    """
+
+    toolchain: Toolchain
+    kernels: tuple[Kernel, ...]
+    sources: Sources
+
+
 _spec: WorkerSpec | None = None
 
 
@@ -70,9 +86,11 @@ def _tracer() -> Tracer:
     return Tracer(_spec.engine, _spec.target, load_families(_spec.families), _spec.device)
 
 
-def _describe() -> tuple[Toolchain, tuple[Kernel, ...]]:
+def _describe() -> Description:
     tracer = _tracer()
-    return local_toolchain([tracer.target], ignored_environment=[LINE_INFO]), tracer.kernels()
+    kernels, sources = tracer.kernels()
+    toolchain = local_toolchain([tracer.target], ignored_environment=[LINE_INFO])
+    return Description(toolchain=toolchain, kernels=kernels, sources=sources)
 
 
 def _trace(deployment: Deployment) -> tuple[Traced, ...]:
@@ -121,8 +139,8 @@ class Pool:
         _end(self._executor, abruptly=error is not None)
         self._cache.cleanup()
 
-    def describe(self) -> tuple[Toolchain, tuple[Kernel, ...]]:
-        """The workers' toolchain, and the kernels that they can compile.
+    def describe(self) -> Description:
+        """What the workers are, and can compile.
 
         Raises:
             EngineError, TracingError, ToolchainError: as ``Tracer``.

@@ -32,6 +32,16 @@ class InstalledFile:
     path: str
     digest: str
 
+    @property
+    def directory(self) -> str:
+        """The name of its entry's directory."""
+        return self.path.rpartition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """Its name in that directory."""
+        return self.path.rpartition("/")[2]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
@@ -40,19 +50,31 @@ class Receipt:
     Attributes:
         bundle: the bundle's digest.
         name: the bundle's file name.
+        source: where the bundle was, if that is known; it may have gone or be another one since.
         cache: the cache directory.
+        accepted: differences that were accepted on purpose, each with its reason.
         files: every file written, the group file of an entry last.
     """
 
     bundle: str
     name: str
+    source: Path | None
     cache: Path
+    accepted: tuple[str, ...]
     files: tuple[InstalledFile, ...]
 
     @property
     def path(self) -> Path:
         """Where the receipt lies."""
-        return self.cache / OURS / "receipts" / f"{hex_of(self.bundle)}.json"
+        return receipt_path(self.cache, self.bundle)
+
+    @property
+    def entries(self) -> dict[str, list[InstalledFile]]:
+        """The files by the directory that they lie in."""
+        found: dict[str, list[InstalledFile]] = {}
+        for file in self.files:
+            found.setdefault(file.directory, []).append(file)
+        return found
 
     def to_bytes(self) -> bytes:
         """The receipt as a document; ``read_receipt`` undoes it."""
@@ -60,10 +82,22 @@ class Receipt:
             "format": RECEIPT_FORMAT,
             "bundle": self.bundle,
             "name": self.name,
+            "source": None if self.source is None else str(self.source),
             "cache": str(self.cache),
+            "accepted": list(self.accepted),
             "files": [{"path": file.path, "digest": file.digest} for file in self.files],
         }
         return (canonical_json(document) + "\n").encode()
+
+
+def receipt_path(cache: Path, bundle: str) -> Path:
+    """Where the receipt of a bundle, by its digest, lies in a cache directory."""
+    return cache / OURS / "receipts" / f"{hex_of(bundle)}.json"
+
+
+def receipt_paths(cache: Path) -> list[Path]:
+    """Where the receipts of a cache directory lie, by bundle digest; whether they can be read is not asked."""
+    return sorted((cache / OURS / "receipts").glob("*.json"))
 
 
 def read_receipts(cache: Path) -> list[Receipt]:
@@ -72,19 +106,26 @@ def read_receipts(cache: Path) -> list[Receipt]:
     Raises:
         CacheError: one of them is damaged.
     """
-    found = sorted((cache / OURS / "receipts").glob("*.json"))
-    return [_read_receipt(path, cache) for path in found]
+    return [read_receipt(path, cache) for path in receipt_paths(cache)]
 
 
-def _read_receipt(path: Path, cache: Path) -> Receipt:
+def read_receipt(path: Path, cache: Path) -> Receipt:
+    """The receipt that lies at ``path``, of a cache directory that may have been moved since it was written.
+
+    Raises:
+        CacheError: it is damaged.
+    """
     try:
-        root = parse_document(path.read_bytes()).only("format", "bundle", "name", "cache", "files")
+        root = parse_document(path.read_bytes())
+        root.only("format", "bundle", "name", "source", "cache", "accepted", "files")
         if root.field("format").integer() != RECEIPT_FORMAT:
             raise root.field("format").error(f"format {RECEIPT_FORMAT}")
         return Receipt(
             bundle=root.field("bundle").digest(),
             name=root.field("name").text(),
+            source=Path(root.field("source").text()) if root.has("source") else None,
             cache=cache,
+            accepted=tuple(accepted.text() for accepted in root.field("accepted").items()),
             files=tuple(
                 InstalledFile(
                     path=_inside(file.only("path", "digest").field("path")),
@@ -94,7 +135,9 @@ def _read_receipt(path: Path, cache: Path) -> Receipt:
             ),
         )
     except (OSError, DocumentError) as error:
-        raise CacheError(f"{path}: not a receipt: {error}; remove it, and install the bundle again") from None
+        raise CacheError(
+            f"{path}: not a receipt: {error}; remove it, and install the bundle again: aotpack install BUNDLE"
+        ) from None
 
 
 def _inside(node: Node) -> str:

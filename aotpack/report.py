@@ -17,10 +17,12 @@ from aotpack.build import Built, Enumeration
 from aotpack.bundle import Bundle
 from aotpack.coverage import Coverage
 from aotpack.digests import hex_of
+from aotpack.doctor import Diagnosis, is_error
 from aotpack.elf import release
 from aotpack.findings import Finding
 from aotpack.install import Installed, Removed
 from aotpack.manifest import Manifest, Reached
+from aotpack.verify import Checked, Healed
 
 VERSION = 1
 
@@ -213,9 +215,18 @@ def show_coverage(coverage: Coverage, *, as_json: bool) -> None:
 
 
 def show_installed(installed: Installed) -> None:
-    """What an install did, in one line, after what a user should know of it."""
-    show_findings([*installed.findings, *installed.notes])
-    receipt = installed.receipt
+    """What an install refused, and what it did in one line."""
+    receipt, fit = installed.receipt, installed.fit
+    show_findings([*fit.accepted, *installed.refused, *installed.helpers.notes])
+    if fit.shifted:
+        click.echo(
+            f"{_count(len(fit.shifted), 'kernel')} stand in other lines here, and got keys of their own", err=True
+        )
+    if not fit.compared:
+        click.echo(
+            "the engine is not installed here, so its files were not compared; name its directory with --engine",
+            err=True,
+        )
     there = f", {installed.present} were there" if installed.present else ""
     click.echo(
         f"installed {_count(installed.written, 'kernel')} into {receipt.cache}{there}; "
@@ -224,11 +235,85 @@ def show_installed(installed: Installed) -> None:
     )
 
 
+def show_diagnosis(diagnosis: Diagnosis, *, as_json: bool) -> None:
+    """What the doctor saw, a section for each subject, each finding below its section."""
+    if as_json:
+        _show_json(
+            {
+                "sound": not diagnosis.errors,
+                "sections": [
+                    {
+                        "title": section.title,
+                        "rows": [{"name": name, "value": value} for name, value in section.rows],
+                        "findings": [_finding(finding) for finding in section.findings],
+                    }
+                    for section in diagnosis.sections
+                ],
+            }
+        )
+        return
+    for section in diagnosis.sections:
+        click.echo(section.title)
+        for name, value in section.rows:
+            click.echo(f"  {name:<16}{value}")
+        for finding in section.findings:
+            click.echo(f"  {'Error' if is_error(finding) else 'Warning'}: {finding}")
+    errors = len(diagnosis.errors)
+    warnings = len(diagnosis.findings) - errors
+    click.echo(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}", err=True)
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "code": finding.code,
+        "error": is_error(finding),
+        "subject": finding.subject,
+        "detail": finding.detail,
+        "hint": finding.hint,
+    }
+
+
 def show_removed(removed: Removed) -> None:
     """What an uninstall did."""
     show_findings(removed.findings)
     shared = f", {_count(removed.shared, 'file')} stay for another bundle" if removed.shared else ""
     click.echo(f"removed {_count(removed.removed, 'file')} from {removed.receipt.cache}{shared}", err=True)
+
+
+def show_checked(checked: Checked, *, as_json: bool) -> None:
+    """What a check saw."""
+    if as_json:
+        _show_json(_checked(checked))
+        return
+    _show_seen(checked)
+
+
+def _checked(checked: Checked) -> dict[str, Any]:
+    findings = [
+        {"code": finding.code, "subject": finding.subject, "detail": finding.detail, "hint": finding.hint}
+        for finding in checked.findings
+    ]
+    return {"subject": str(checked.subject), "entries": checked.entries, "findings": findings}
+
+
+def _show_seen(checked: Checked) -> None:
+    for finding in checked.findings:
+        click.echo(str(finding))
+    found = f"found {_count(len(checked.findings), 'thing')} wrong" if checked.findings else "all is well"
+    click.echo(f"checked {_count(checked.entries, 'kernel')} in {checked.subject}: {found}", err=True)
+
+
+def show_healed(healed: Healed, *, as_json: bool) -> None:
+    """What healing did, entry by entry, and what is wrong still."""
+    if as_json:
+        remedies = [
+            {"entry": remedy.entry, "action": remedy.action, "reason": remedy.reason} for remedy in healed.remedies
+        ]
+        _show_json({"before": _checked(healed.before), "remedies": remedies, "after": _checked(healed.after)})
+        return
+    for remedy in healed.remedies:
+        click.echo(f"{remedy.action}: {remedy.entry}: {remedy.reason}")
+    _show_seen(healed.after)
 
 
 def _count(number: int, noun: str) -> str:

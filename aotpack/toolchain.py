@@ -29,6 +29,25 @@ LIBTRITON = "libtriton"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One part in which two toolchains differ.
+
+    Attributes:
+        part: "triton", "sources", "libdevice", "assembler" or "environment".
+        subject: the target whose assembler differs, else "".
+        text: both values, for people.
+    """
+
+    part: str
+    text: str
+    subject: str = ""
+
+    def __str__(self) -> str:
+        """The text."""
+        return self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Toolchain:
     """What identifies a Triton build, but for its Python minor.
 
@@ -72,34 +91,40 @@ class Toolchain:
             environment=tuple(sorted((name, value.string()) for name, value in node.field("environment").fields())),
         )
 
-    def differences(self, local: "Toolchain") -> Iterator[str]:
+    def differences(self, local: "Toolchain") -> Iterator[Difference]:
         """What makes kernels of this toolchain unfit for the local one, part by part; nothing where they fit.
 
         Args:
-            local: the toolchain of the machine that would use the kernels, for at least the same targets.
+            local: the toolchain of the machine that would use the kernels. Targets that it was not asked for are
+                not compared.
         """
         if self.triton != local.triton:
-            yield f"built with Triton {self.triton}, this environment has {local.triton}"
+            text = f"built with Triton {self.triton}, this environment has {local.triton}"
+            yield Difference(part="triton", text=text)
             return
         ours, theirs = dict(self.sources), dict(local.sources)
         changed = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
         if changed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-            yield f"Triton {self.triton}'s own sources differ here: {changed[0]}{more}"
+            text = f"Triton {self.triton}'s own sources differ here: {changed[0]}{more}"
+            yield Difference(part="sources", text=text)
         if self.libdevice != local.libdevice:
-            yield f"libdevice differs: built with {self.libdevice}, found {local.libdevice}"
-        here = dict(local.assemblers)
-        for target, text in self.assemblers:
-            if here.get(target) != text:
-                yield (
-                    f"the assembler for {target} differs: built with {_release(text)}, "
-                    f"found {_release(here.get(target, 'none'))} (TRITON_PTXAS_PATH?)"
+            text = f"libdevice differs: built with {self.libdevice}, found {local.libdevice}"
+            yield Difference(part="libdevice", text=text)
+        built = dict(self.assemblers)
+        for target, found in local.assemblers:
+            if built.get(target, found) != found:
+                text = (
+                    f"the assembler for {target} differs: built with {_release(built[target])}, "
+                    f"found {_release(found)} (TRITON_PTXAS_PATH?)"
                 )
+                yield Difference(part="assembler", subject=target, text=text)
         if self.environment != local.environment:
-            yield (
+            text = (
                 "environment variables that change compiled code differ: "
                 f"built with {_assignments(self.environment)}, found {_assignments(local.environment)}"
             )
+            yield Difference(part="environment", text=text)
 
 
 def _release(text: str) -> str:

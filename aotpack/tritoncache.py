@@ -7,11 +7,17 @@ that it names exist, and checks nothing else.
 """
 
 import base64
+import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from aotpack.elf import cuda_architecture
+from aotpack.errors import CacheError
+from aotpack.landing import Landing
 
 GROUP_PREFIX = "__grp__"
 
@@ -25,6 +31,9 @@ def effective_directory(given: Path | None = None, environment: Mapping[str, str
     Args:
         given: what the user asked for.
         environment: to read instead of the process's.
+
+    Raises:
+        CacheError: there is no home directory, so Triton would look below whatever directory it is started in.
     """
     variables = os.environ if environment is None else environment
     if given is not None:
@@ -32,6 +41,11 @@ def effective_directory(given: Path | None = None, environment: Mapping[str, str
     if directory := variables.get("TRITON_CACHE_DIR"):
         return Path(os.path.abspath(directory))  # noqa: PTH100
     home = variables.get("TRITON_HOME") or os.path.expanduser("~")  # noqa: PTH111  # as Triton does
+    if home.startswith("~"):
+        raise CacheError(
+            f"no home directory: HOME is unset and user {os.getuid()} has no passwd entry, so Triton would look below "
+            f"the directory that it is started in; {_advice()}"
+        )
     return Path(os.path.abspath(home)) / ".triton" / "cache"  # noqa: PTH100
 
 
@@ -75,16 +89,40 @@ class CacheEntry:
             cache: where the entry lands; the group file names its files by absolute path there.
         """
         metadata = {**json.loads(self.metadata), "hash": self.cache_key}
-        children = {name: str(cache / self.directory / name) for name in (f"{self.name}.cubin", f"{self.name}.json")}
         return {
             f"{self.name}.cubin": self.cubin,
             f"{self.name}.json": json.dumps(metadata, sort_keys=True).encode(),
-            f"{GROUP_PREFIX}{self.name}.json": json.dumps({"child_paths": children}, sort_keys=True).encode(),
+            f"{GROUP_PREFIX}{self.name}.json": group_file(cache, self.directory, self.name),
         }
+
+    def landing(self, cache: Path) -> Landing:
+        """The entry as it is to be laid into a cache directory; the group file is its commit mark."""
+        return Landing(directory=self.directory, files=tuple(self.files(cache).items()))
+
+
+def group_file(cache: Path, directory: str, name: str) -> bytes:
+    """The content of an entry's group file, which depends on where it lies.
+
+    Args:
+        cache: the cache directory.
+        directory: the name of the entry's directory.
+        name: the stem of its files.
+    """
+    children = {file: str(cache / directory / file) for file in (f"{name}.cubin", f"{name}.json")}
+    return json.dumps({"child_paths": children}, sort_keys=True).encode()
+
+
+def cache_key_of(directory: str) -> str:
+    """The cache key, 64 hex digits, that a directory's name spells; ``directory_name`` undoes it.
+
+    Raises:
+        ValueError: the name spells none.
+    """
+    return base64.b32decode(directory + "=" * (-len(directory) % 8)).hex()
 
 
 def is_whole(directory: Path, name: str) -> bool:
-    """Whether Triton would load the entry in a directory, whoever put it there.
+    """Whether Triton would load the entry in a directory and could launch it, whoever put it there.
 
     Args:
         directory: the entry's directory.
@@ -94,9 +132,86 @@ def is_whole(directory: Path, name: str) -> bool:
         children = json.loads((directory / f"{GROUP_PREFIX}{name}.json").read_bytes())["child_paths"]
         metadata = json.loads((directory / f"{name}.json").read_bytes())
         return (
-            isinstance(metadata, dict)
-            and {f"{name}.cubin", f"{name}.json"} <= set(children)
-            and all(Path(path).parent == directory and Path(path).stat().st_size > 0 for path in children.values())
+            {f"{name}.cubin", f"{name}.json"} <= set(children)
+            and all(_lies_in(Path(path), directory) for path in children.values())
+            and cuda_architecture((directory / f"{name}.cubin").read_bytes()) == metadata["target"]["arch"]
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
+
+
+def _lies_in(path: Path, directory: Path) -> bool:
+    return path.parent.samefile(directory) and path.stat().st_size > 0
+
+
+def group_root(group: bytes, directory: str, name: str) -> Path | None:
+    """The cache directory for which a group file of ours was written; None where it is not one of ours.
+
+    Ours names two files. Triton's own names each stage of its compile, so the two can be told apart.
+
+    Args:
+        group: the content of the group file.
+        directory: the name of the entry's directory.
+        name: the stem of its files.
+    """
+    try:
+        children = json.loads(group)["child_paths"]
+        parents = {Path(children[file]).parent for file in children}
+        if set(children) != {f"{name}.cubin", f"{name}.json"} or len(parents) != 1:
+            return None
+        place = parents.pop()
+        same = all(Path(path) == place / file for file, path in children.items())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return place.parent if same and place.name == directory and place.is_absolute() else None
+
+
+@contextmanager
+def reported(cache: Path) -> Iterator[None]:
+    """Turn what the file system refuses, while the cache is worked on, into one line.
+
+    Raises:
+        CacheError: in place of every OSError; it says where, what, and what would work.
+    """
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or cache
+        raise CacheError(
+            f"{where}: {error.strerror or error}; the cache {cache}{_why_there(cache)} holds no half entry: "
+            f"{_remedy(error.errno)}{_advice()}"
+        ) from None
+
+
+def _why_there(cache: Path) -> str:
+    if os.environ.get("TRITON_CACHE_DIR") or os.environ.get("TRITON_HOME") or cache != effective_directory():
+        return ""
+    return f" (where Triton looks, since TRITON_CACHE_DIR is unset and HOME is {os.environ.get('HOME', 'unset')})"
+
+
+def _remedy(number: int | None) -> str:
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return "free space or inodes there, or "
+    if number in (errno.ESTALE, errno.EBUSY, errno.EIO):
+        return "run this again, or "
+    return ""
+
+
+def _advice() -> str:
+    """What works here instead: the next directory that can be written, and how to make Triton look there too."""
+    home = os.path.expanduser("~/.cache")  # noqa: PTH111  # without a home directory it stays as it is
+    temporary = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  # tempfile.gettempdir raises where none can be written
+    mine = f"triton-{os.getuid()}"
+    places = [(os.environ.get("VLLM_CACHE_ROOT", ""), "triton"), (os.environ.get("XDG_CACHE_HOME", ""), "triton")]
+    for parent, name in [*places, (home, "triton"), (temporary, mine)]:
+        if parent.startswith("/") and _can_be_made(Path(parent)):
+            return (
+                "choose a writable directory with --cache-dir, and give the server the same one: "
+                f"TRITON_CACHE_DIR={Path(parent) / name} works here"
+            )
+    return "mount a writable directory, name it with --cache-dir, and give it to the server as TRITON_CACHE_DIR"
+
+
+def _can_be_made(path: Path) -> bool:
+    existing = next((place for place in (path, *path.parents) if place.exists()), Path("/"))
+    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)

@@ -78,8 +78,9 @@ def main() -> int:
         print(json.dumps(drive(bundle, engine, Target.parse(options.drive))))
         return 0
     failed = False
+    engine = find_engine(spec, lambda line: print(line, file=sys.stderr))
     with tempfile.TemporaryDirectory() as cache:
-        install_bundle(bundle, Path(cache))
+        install_bundle(bundle, Path(cache), engine=engine)
         for target in bundle.manifest.targets:
             command = [sys.executable, __file__, str(options.bundle), "--engine", spec, "--drive", str(target)]
             environment = {**os.environ, "TRITON_CACHE_DIR": cache}

@@ -81,7 +81,7 @@ def trace_target(engine: Engine, target: Target, names: Sequence[str]) -> tuple[
     families = tuple(family.name for family in load_families())
     begin = time.monotonic()
     with Pool(WorkerSpec(engine=engine, target=target, families=families), 1) as pool:
-        triton = pool.describe()[0].triton
+        triton = pool.describe().toolchain.triton
         marks = [time.monotonic()]
         for deployment, families_traced in zip(deployments, pool.trace(deployments), strict=True):
             for traced in families_traced:

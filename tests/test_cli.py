@@ -330,3 +330,52 @@ def test_completion_offers_architectures_and_presets() -> None:
             check=False,
         )
         assert offered in done.stdout
+
+
+def test_verify_of_a_bundle_file_says_that_all_is_well(built: Built) -> None:
+    result = run("verify", built.bundle.path)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "all is well" in result.stderr
+
+
+def test_verify_names_what_is_wrong_and_heals_it(built: Built, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    assert run("install", built.bundle.path, "--cache-dir", cache).exit_code == 0
+    next(cache.glob("*/*.cubin")).unlink()
+    result = run("verify", "--cache-dir", cache)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("V111 ")
+    assert ".cubin is missing; aotpack verify --fix" in result.stdout
+    document = json.loads(run("verify", "--cache-dir", cache, "--json").stdout)
+    assert (document["version"], [finding["code"] for finding in document["findings"]]) == (1, ["V111"])
+    healed = run("verify", "--cache-dir", cache, "--fix", "--json")
+    assert healed.exit_code == 0
+    document = json.loads(healed.stdout)
+    assert [remedy["action"] for remedy in document["remedies"]] == ["laid anew"]
+    assert (len(document["before"]["findings"]), document["after"]["findings"]) == (1, [])
+    assert run("verify", "--cache-dir", cache, built.bundle.path.name).exit_code == 0
+
+
+def test_verify_says_what_it_took_out(built: Built, tmp_path: Path) -> None:
+    cache, bundle = tmp_path / "cache", tmp_path / "bundle.tar.zst"
+    shutil.copy(built.bundle.path, bundle)
+    assert run("install", bundle, "--cache-dir", cache).exit_code == 0
+    bundle.unlink()
+    broken = next(cache.glob("*/*.cubin"))
+    broken.write_bytes(b"")
+    result = run("verify", "--cache-dir", cache, "--fix")
+    assert result.exit_code == 1
+    assert result.stdout.startswith(f"taken out: {broken.parent.name}: {broken.name} is not what was installed\n")
+
+
+def test_verify_without_anything_installed_says_what_to_do(tmp_path: Path) -> None:
+    result = run("verify", "--cache-dir", tmp_path)
+    assert result.exit_code == 1
+    assert "V116" in result.stdout
+    assert "aotpack install BUNDLE installs" in result.stdout
+
+
+def test_a_bundle_to_heal_from_needs_fix(built: Built) -> None:
+    result = run("verify", "--bundle", built.bundle.path)
+    assert result.exit_code == 2
+    assert "add --fix" in one_error(result)

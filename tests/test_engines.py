@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aotpack.engines import cache_root, find_engine
+from aotpack.engines import cache_root, find_engine, same_release
 from aotpack.errors import EngineError, UsageError
 
 silent: list[str] = []
@@ -129,3 +129,18 @@ def test_a_release_that_does_not_exist_is_an_error_that_says_what_to_do() -> Non
     with pytest.raises(EngineError, match=r"pip could not download vllm==0\.0\.99 .*give the wheel itself"):
         find_engine("vllm==0.0.99", silent.append)
     assert not (cache_root() / "engines").exists()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("0.33.0+cu130", "0.33.0", True),
+        ("0.33", "0.33.0", True),
+        ("0.6.10", "0.6.1", False),
+        ("0.33.0rc1", "0.33.0", False),
+        ("0+unknown", "0.33.0", False),
+        ("no version", "0.33.0", False),
+    ],
+)
+def test_releases_are_compared_without_their_local_part_and_whole(one: str, other: str, same: bool) -> None:
+    assert same_release(one, other) == same

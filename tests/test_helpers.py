@@ -30,6 +30,7 @@ from aotpack.manifest import Helper, read_manifest
 from aotpack.receipts import HELPERS, read_receipts
 from aotpack.runtime.helpers import serve_helpers
 from aotpack.tritoncache import directory_name
+from aotpack.verify import heal, verify_cache
 from tests.archives import members_of, tree
 from tests.conftest import ROOT
 
@@ -268,7 +269,7 @@ def test_a_fixed_libcuda_directory_needs_no_guess(
 ) -> None:
     monkeypatch.setenv("TRITON_LIBCUDA_PATH", "/fixed")
     installed = install_bundle(helped, tmp_path)
-    assert installed.notes == ()
+    assert installed.helpers.notes == ()
     assert len([path for path in helper_files(tmp_path) if path.name.startswith("cuda_utils")]) == 3
 
 
@@ -280,8 +281,8 @@ def test_where_no_driver_tells_the_usual_places_serve_and_a_note_says_so(helped:
     for directory in (f"/lib/{platform.machine()}-linux-gnu", "/lib64"):
         assert expected_keys(directory, "ELF") <= paths
     keyed = release(helped.manifest.toolchain.triton) >= (3, 8)
-    assert [note.code for note in installed.notes] == ["H105"] * keyed
-    assert installed.findings == ()
+    assert [note.code for note in installed.helpers.notes] == ["H105"] * keyed
+    assert installed.refused == ()
 
 
 def test_installing_helpers_twice_changes_nothing_and_an_uninstall_takes_them_out(
@@ -318,13 +319,18 @@ def test_a_helper_that_triton_built_itself_is_left_alone(helped: Bundle, tmp_pat
 
 
 @pytest.mark.parametrize("damage", [b"", b"altered"])
-def test_a_damaged_helper_of_ours_is_healed_by_another_install(helped: Bundle, tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_helper_of_ours_is_healed(helped: Bundle, tmp_path: Path, damage: bytes) -> None:
     install_bundle(helped, tmp_path)
     whole = tree(tmp_path)
-    for path in helper_files(tmp_path):
-        path.write_bytes(damage)
-    install_bundle(helped, tmp_path)
-    assert tree(tmp_path) == whole
+    for mend in (lambda: install_bundle(helped, tmp_path), lambda: heal(tmp_path)):
+        for path in helper_files(tmp_path):
+            path.write_bytes(damage)
+        checked = verify_cache(tmp_path)
+        assert checked.entries == len(helped.manifest.entries)
+        assert {finding.code for finding in checked.findings} == {"V112"}
+        mend()
+        assert tree(tmp_path) == whole
+        assert verify_cache(tmp_path).findings == ()
 
 
 def test_another_pythons_helper_is_never_installed(helped: Bundle, tmp_path: Path) -> None:
@@ -332,11 +338,11 @@ def test_another_pythons_helper_is_never_installed(helped: Bundle, tmp_path: Pat
     bundle = with_helpers(helped, tmp_path / "other", list({helper.order: helper for helper in other}.values()))
     installed = install_bundle(bundle, tmp_path / "cache")
     assert helper_files(tmp_path / "cache") == []
-    (note,) = installed.notes
+    (note,) = installed.helpers.notes
     assert note.code == "H102"
     assert ".cpython-309-x86_64-linux-gnu.so" in note.detail
     assert note.hint == f"build the bundle with --python {running_minor()}"
-    assert installed.findings == ()
+    assert installed.refused == ()
 
 
 def test_a_helper_of_a_newer_glibc_is_refused_and_the_kernels_are_installed(
@@ -360,7 +366,7 @@ def test_a_helper_of_another_c_text_is_refused(
         for helper in ours(helped, interpreters)
     ]
     installed = install_bundle(with_helpers(helped, tmp_path / "odd", changed), tmp_path / "cache")
-    assert [(finding.code, finding.subject) for finding in installed.findings] == [("H103", "cuda_utils")]
+    assert [(finding.code, finding.subject) for finding in installed.refused] == [("H103", "cuda_utils")]
     assert not [path for path in helper_files(tmp_path / "cache") if path.name.startswith("cuda_utils")]
 
 

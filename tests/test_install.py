@@ -113,14 +113,16 @@ def test_a_receipt_is_found_by_digest_and_by_name(bundle: Bundle, tmp_path: Path
 
 def test_an_entry_that_triton_compiled_itself_is_left_alone(bundle: Bundle, tmp_path: Path) -> None:
     receipt = install_bundle(bundle, tmp_path).receipt
-    uninstall(receipt)
     directory, name = receipt.files[0].path.split("/")
     stem = name.removesuffix(".cubin")
     folder = tmp_path / directory
+    metadata = (folder / f"{stem}.json").read_bytes()
+    with_line_info = (folder / name).read_bytes() + b"line info"
+    uninstall(receipt)
     folder.mkdir()
-    files = {f"{stem}.cubin": "machine code with line info", f"{stem}.json": "{}", f"{stem}.ptx": "text"}
+    files = {f"{stem}.cubin": with_line_info, f"{stem}.json": metadata, f"{stem}.ptx": b"text"}
     for file, content in files.items():
-        (folder / file).write_text(content)
+        (folder / file).write_bytes(content)
     children = {file: str(folder / file) for file in files}
     (folder / f"__grp__{stem}.json").write_text(json.dumps({"child_paths": children}))
     before = tree(folder)

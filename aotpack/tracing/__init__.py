@@ -17,16 +17,17 @@ from typing import Any
 
 from aotpack.deployments import Deployment
 from aotpack.engines import Engine
-from aotpack.errors import EngineError, TracingError
+from aotpack.errors import EngineError, ToolchainError, TracingError
 from aotpack.families import ExpectedKernel, Family
 from aotpack.keys import CompileKey
 from aotpack.manifest import Kernel, Unknown
+from aotpack.sourcekeys import SourceKeys, record_sources
+from aotpack.sources import EngineSources, Function, Sources
 from aotpack.targets import DEVICES, Device, Target
 from aotpack.tracing import vllm
 from aotpack.tracing.device import pretend
 from aotpack.tracing.recorder import Quantities, Recorder
-from aotpack.tracing.sources import source_of
-from aotpack.tracing.stubs import Stubs
+from aotpack.tracing.stubs import STAND_IN, Stubs
 
 LINE_INFO = "TRITON_DISABLE_LINE_INFO"
 
@@ -178,24 +179,42 @@ class Tracer:
         """The ``JITFunction`` of one of the families' kernels."""
         return self._kernels[kernel]
 
-    def kernels(self) -> tuple[Kernel, ...]:
-        """The families' kernels and the identity of their sources, by name.
+    def kernels(self) -> tuple[tuple[Kernel, ...], Sources]:
+        """The families' kernels with their source keys, by name, and what they are made of.
 
         Raises:
-            TracingError: a kernel reaches a name of a stubbed module, which its family must declare.
+            TracingError: a kernel reaches a name of a stubbed module, which its family must declare, or its source
+                cannot be told from the engine's files.
         """
         owners = {kernel.name: family.name for family in self._families.values() for kernel in family.kernels}
-        return tuple(self._identify(name, owners[name]) for name in sorted(self._kernels))
+        engine = EngineSources(self._engine.root)
+        functions: dict[str, Function] = {}
+        kernels = []
+        for name in sorted(self._kernels):
+            try:
+                recorded, cache_keys = _identify(self._kernels[name], name, engine)
+            except Exception as error:
+                raise TracingError(
+                    f"family {owners[name]}: {name} of {self._engine} cannot be hashed: {error}; "
+                    "the family must declare the modules that the kernel reaches"
+                ) from error
+            functions |= {function.name: function for function in recorded.functions}
+            kernels.append(Kernel(name=name, family=owners[name], cache_keys=cache_keys))
+        by_name = tuple(function for _, function in sorted(functions.items()))
+        return tuple(kernels), Sources(functions=by_name, modules=engine.modules)
 
-    def _identify(self, name: str, family: str) -> Kernel:
-        try:
-            cache_key, source = source_of(self._kernels[name])
-        except Exception as error:
-            raise TracingError(
-                f"family {family}: {name} of {self._engine} cannot be hashed: {error}; "
-                "the family must declare the modules that the kernel reaches"
-            ) from error
-        return Kernel(name=name, family=family, cache_key=cache_key, source=source)
+
+def _identify(function: Any, name: str, engine: EngineSources) -> tuple[Sources, tuple[str, ...]]:
+    """What a kernel is made of, and its source keys; the one that Triton has for it must be among them."""
+    recorded = record_sources([function], engine)
+    for part in recorded.functions:
+        for value in part.globals:
+            if STAND_IN in value.shown:
+                raise TracingError(f"its constant {value.spelling} is a stand-in")
+    cache_keys = SourceKeys(recorded, engine).of(name)
+    if function.cache_key not in cache_keys:
+        raise ToolchainError(f"its source key is {function.cache_key}, expected {' or '.join(cache_keys)}")
+    return recorded, cache_keys
 
 
 def import_kernels(

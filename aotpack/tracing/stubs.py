@@ -24,6 +24,9 @@ from typing import Any, NoReturn
 
 from aotpack.errors import TracingError
 
+STAND_IN = "<stand-in for "
+"""How the ``repr`` of a stand-in starts."""
+
 
 class Inert:
     """A stand-in for a name of a module that is not loaded."""
@@ -36,7 +39,7 @@ class Inert:
         raise TracingError(f"{_user()} uses {self._aotpack_name}, of a module that is stubbed")
 
     def __repr__(self) -> str:
-        return f"<stand-in for {self._aotpack_name}>"
+        return f"{STAND_IN}{self._aotpack_name}>"
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
         """As a base class it gives an empty one, of its own: a class may have several, in any order with real ones."""
