@@ -621,11 +621,12 @@ def helpers_held(cache: Path, triton: str, bundle: Bundle | None) -> str:
         triton: the release of Triton.
         bundle: the bundle that is to serve here.
     """
-    del bundle  # the place for asking a manifest for the helpers that it holds
     names = ("cuda_utils", "__triton_launcher") if _has_launchers(triton) else ("cuda_utils",)
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
     if all(_found(cache, f"*/{name}{suffix}") for name in names):
         return "in the cache directory, for this Python"
+    if bundle is not None and any(helper.suffix == suffix for helper in bundle.manifest.helpers):
+        return "in the bundle, for this Python"
     return ""
 
 
