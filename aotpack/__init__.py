@@ -8,12 +8,21 @@ The road that data takes::
 
     engine + deployments --families, traced--> compile keys --compile--> artifacts --> bundle --install--> cache
 
-Each module holds one noun, and imports go down this list only: ``cli``, ``report``, ``coverage``, ``build``,
-``install`` and ``runtime``, ``pool``, ``bundle``, ``helpers``, ``tritoncache``, ``receipts``, ``record``,
-``compiler``, ``tracing``, ``families``, ``engines``, ``deployments``, ``models``, ``manifest``, ``archive``,
-``toolchain``, ``keys``, ``targets``, ``elf`` and ``interpreters``, ``documents`` and ``atomic``, ``digests``,
-``findings``, ``errors``. torch is imported in worker processes alone; Triton there, by ``toolchain`` and ``helpers``
-when asked, and by ``runtime`` in the process that serves.
+Each module holds one noun, and imports go down this list only, which ``lint-imports`` holds:
+
+- what people see: ``cli``, ``report``;
+- what is asked of a machine or a bundle: ``coverage``, ``doctor``, ``misses``, ``verify``;
+- what is done: ``build``, ``install``, and ``runtime`` in the process that serves; ``fitting`` says which entries serve
+  on a machine and under which keys, ``pool`` runs the workers;
+- bundles and caches: ``bundle``, ``helpers`` (Triton's C modules), ``leftovers`` (entries that Triton made),
+  ``tritoncache``, ``landing``, ``receipts``, ``listener``, ``record``;
+- keys, on the worker's side: ``compiler``, ``tracing``, ``families``, ``engines``, ``deployments``, ``models``;
+- what a bundle says: ``manifest``, ``archive``, ``sourcekeys``, ``sources``, ``toolchain``, ``keys``, ``targets``;
+- the ground: ``documents``, ``atomic``, ``elf``, ``gpus``, ``interpreters``, ``mounts``, ``digests``, ``findings``,
+  ``errors``.
+
+torch is imported in worker processes alone; Triton there, by what asks it for its keys (``toolchain``, ``sourcekeys``,
+``helpers``), and in the process that serves (``listener``, ``runtime``), each time when called and never before.
 
 Words: an *engine* is the distribution whose kernels are packed, a *kernel* one ``@triton.jit`` function of it, a
 *family* kernels that belong together with the code that drives their launches, a *model* what decides shapes, a
