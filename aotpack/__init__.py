@@ -8,11 +8,12 @@ The road that data takes::
 
     engine + deployments --families, traced--> compile keys --compile--> artifacts --> bundle --install--> cache
 
-Each module holds one noun, and imports go down this list only: ``cli``, ``report``, ``coverage``, ``build``
-and ``install``, ``pool``, ``bundle``, ``tritoncache``, ``record``, ``compiler``, ``tracing``, ``families``,
-``engines``, ``deployments``, ``models``, ``manifest``, ``archive``, ``toolchain``, ``keys``, ``targets``,
-``documents`` and ``atomic``, ``digests``, ``findings``, ``errors``. torch is imported in worker processes alone;
-Triton there, and by ``toolchain`` when asked.
+Each module holds one noun, and imports go down this list only: ``cli``, ``report``, ``coverage``, ``build``,
+``install`` and ``runtime``, ``pool``, ``bundle``, ``helpers``, ``tritoncache``, ``receipts``, ``record``,
+``compiler``, ``tracing``, ``families``, ``engines``, ``deployments``, ``models``, ``manifest``, ``archive``,
+``toolchain``, ``keys``, ``targets``, ``elf`` and ``interpreters``, ``documents`` and ``atomic``, ``digests``,
+``findings``, ``errors``. torch is imported in worker processes alone; Triton there, by ``toolchain`` and ``helpers``
+when asked, and by ``runtime`` in the process that serves.
 
 Words: an *engine* is the distribution whose kernels are packed, a *kernel* one ``@triton.jit`` function of it, a
 *family* kernels that belong together with the code that drives their launches, a *model* what decides shapes, a
@@ -21,4 +22,12 @@ bytes; a *cache key* names a directory of Triton's cache. An *artifact* is one f
 *bundle* the archive of them, its *manifest* the index, a *receipt* what an install wrote.
 """
 
+from importlib import import_module
+
 __version__ = "0.1.0"
+
+
+def activate() -> None:
+    """Make what is installed effective in this process, see ``aotpack.runtime``."""
+    # By name, since nothing but a process that serves needs it.
+    import_module("aotpack.runtime").activate()

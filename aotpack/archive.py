@@ -1,9 +1,10 @@
 """The archive: a plain tar inside zstd that ``tar --zstd -t`` lists, written and read in one fixed shape.
 
-The manifest is the first member and has a zstd frame of its own; each further frame holds the blobs of one
-target. Members carry no owner, mode or time. Because the shape is fixed, a reader knows every header byte for
-byte before it reads it: whatever differs (a path, a link, a device, another order, a size, trailing data) is
-refused, and nothing is unpacked by name. Nothing here knows what a kernel is.
+The manifest is the first member and has a zstd frame of its own; each further frame holds blobs that belong
+together: those of one target, or the native helpers. Members carry no owner, mode or time. Because the shape is
+fixed, a reader knows every header byte for byte before it reads it: whatever differs (a path, a link, a device,
+another order, a size, trailing data) is refused, and nothing is unpacked by name. Nothing here knows what a kernel
+is.
 """
 
 import io

@@ -18,6 +18,8 @@ from aotpack.engines import Engine
 from aotpack.errors import EngineError, ModelError, OutputError
 from aotpack.families import gaps, load_families
 from aotpack.findings import Finding
+from aotpack.helpers import BuiltHelper, Launch
+from aotpack.interpreters import Interpreter
 from aotpack.keys import CompileKey
 from aotpack.manifest import Artifact, Entry, Kernel, Manifest, Missing, Reached, Unknown
 from aotpack.pool import Pool, WorkerSpec
@@ -126,7 +128,14 @@ def enumerate_keys(selection: Selection, *, jobs: int, tick: Ticker = _silent) -
     return _merge(parts)
 
 
-def build_bundle(selection: Selection, *, output: Path, jobs: int, tick: Ticker = _silent) -> Built:
+def build_bundle(
+    selection: Selection,
+    *,
+    output: Path,
+    jobs: int,
+    tick: Ticker = _silent,
+    interpreters: Sequence[Interpreter] = (),
+) -> Built:
     """Compile every key of a selection and pack the result.
 
     Args:
@@ -134,9 +143,11 @@ def build_bundle(selection: Selection, *, output: Path, jobs: int, tick: Ticker 
         output: the bundle's path, or a directory that exists, where it gets its usual name.
         jobs: worker processes.
         tick: told of progress.
+        interpreters: what to build native helpers for; none means a bundle of kernels alone.
 
     Raises:
         ModelError, EngineError, TracingError, ToolchainError: as ``enumerate_keys``.
+        ToolchainError: a native helper cannot be compiled.
         OutputError: the bundle cannot be written; nothing is left behind.
     """
     folder = output if output.is_dir() else output.parent
@@ -146,15 +157,24 @@ def build_bundle(selection: Selection, *, output: Path, jobs: int, tick: Ticker 
         raise OutputError(f"{folder}: is not writable; choose another --output")
     parts = []
     outcomes: list[Outcome] = []
+    helpers: dict[str, list[BuiltHelper]] = {}
     for target in sorted(set(selection.targets)):
         with Pool(_spec(selection, target), jobs) as pool:
+            _add_helpers(helpers, pool, interpreters, (), tick)  # where a compiler fails, before the long work
             part = _enumerate(pool, selection, target, tick)
             parts.append(part)
+            launches: list[Launch] = []
             for done, outcome in enumerate(pool.compile([key for key, _ in part.keys]), start=1):
                 outcomes.append(outcome)
+                if isinstance(outcome, Compiled):
+                    launches.append((outcome.key, outcome.metadata))
                 tick(f"compiling for {target.short}", done, len(part.keys))
+            _add_helpers(helpers, pool, interpreters, launches, tick)
     enumeration = _merge(parts)
     manifest, blobs, failures = _pack(enumeration, outcomes)
+    built = sorted((one for several in helpers.values() for one in several), key=lambda one: one.helper.order)
+    manifest = replace(manifest, helpers=tuple(one.helper for one in built))
+    blobs |= {one.helper.artifact.digest: one.content for one in built}
     path = output / bundle_name(manifest) if output.is_dir() else output
     try:
         bundle = write_bundle(path, manifest, blobs)
@@ -163,6 +183,23 @@ def build_bundle(selection: Selection, *, output: Path, jobs: int, tick: Ticker 
             f"{path}: cannot be written: {error.strerror}; nothing is left there; free space or use another --output"
         ) from None
     return Built(bundle=bundle, failures=failures, findings=tuple(enumeration.findings()))
+
+
+def _add_helpers(
+    helpers: dict[str, list[BuiltHelper]],
+    pool: Pool,
+    interpreters: Sequence[Interpreter],
+    launches: Sequence[Launch],
+    tick: Ticker,
+) -> None:
+    """Build what launches need and ``helpers``, by the digest of the C text, lacks."""
+    if not interpreters:
+        return
+    fresh = [source for source in pool.helper_sources(launches) if source.digest not in helpers]
+    total = len(fresh) * len(interpreters)
+    for done, built in enumerate(pool.build_helpers(fresh, interpreters), start=1):
+        helpers.setdefault(built.helper.source, []).append(built)
+        tick("building native helpers", done, total)
 
 
 def _spec(selection: Selection, target: Target) -> WorkerSpec:
@@ -267,6 +304,7 @@ def _pack(
         kernels=enumeration.kernels,
         sources=enumeration.sources,
         entries=tuple(entries()),
+        helpers=(),
         missing=tuple(Missing(key=failure.key, reason=failure.reason) for failure in failures),
         unknowns=enumeration.unknowns,
         built_by=__version__,

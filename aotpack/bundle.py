@@ -35,11 +35,7 @@ class Bundle:
         Raises:
             BundleError: the archive is not what its manifest says.
         """
-        expected = [
-            (artifact.digest, artifact.size)
-            for target in self.manifest.targets
-            for artifact in self.manifest.blobs(target)
-        ]
+        expected = [(artifact.digest, artifact.size) for frame in self.manifest.frames() for artifact in frame]
         with ArchiveReader(self.path) as reader:
             if digest_bytes(reader.read_manifest()) != self.digest:
                 raise BundleError(f"{self.path}: changed while it was read")
@@ -65,7 +61,7 @@ def write_bundle(path: Path, manifest: Manifest, blobs: Mapping[str, bytes]) -> 
         OSError: it cannot be written; nothing is left behind.
     """
     data = manifest.to_bytes()
-    frames = [[blobs[artifact.digest] for artifact in manifest.blobs(target)] for target in manifest.targets]
+    frames = [[blobs[artifact.digest] for artifact in frame] for frame in manifest.frames()]
     # Compressed before the file is opened: a build that is killed meanwhile leaves nothing at all.
     write_atomically(path, list(write_archive(data, frames)))
     return Bundle(path=path, manifest=manifest, digest=digest_bytes(data), size=path.stat().st_size)

@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 the work ran and found something, or some keys failed; 2 u
 130 interrupted.
 """
 
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -96,6 +97,22 @@ class _Model(click.ParamType):  # type: ignore[type-arg]  # generic from click 8
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         del ctx, param
         return [CompletionItem(name) for name in presets() if name.startswith(incomplete)]
+
+
+class _Minors(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on
+    """A comma list of Python minors, or none."""
+
+    name = "minors"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        if parts == ["none"]:
+            return ()
+        if not all(re.fullmatch(r"3\.\d{1,2}", part, re.ASCII) for part in parts):
+            self.fail(f"{value!r} is not a comma list of Python releases such as 3.11,3.12, nor none", param, ctx)
+        return tuple(dict.fromkeys(parts))
 
 
 class _Setting(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on
@@ -318,28 +335,44 @@ def main() -> None:
     default=Path(),
     help="The bundle's path, or a directory that gets it under its usual name. Default: here.",
 )
-def build(archs: Sequence[tuple[Target, ...]], output: Path, **options: Any) -> None:
+@click.option(
+    "--python",
+    "minors",
+    type=_Minors(),
+    metavar="MINORS",
+    help="Pythons to build native helpers for, a comma list such as 3.11,3.12, or none. Default: the one that runs "
+    "this, where a C compiler and its headers are found.",
+)
+def build(archs: Sequence[tuple[Target, ...]], output: Path, minors: tuple[str, ...] | None, **options: Any) -> None:
     """Compile every kernel that the deployments can meet, and pack them.
 
     No GPU is needed, and no engine needs to be installed. What is not said by an option covers every mode: eager
     and compiled, both runners, both prefill back ends. Prints the bundle's path. Keys that cannot be compiled are
     named, the bundle says what it lacks, and the exit code is 1.
 
+    Triton compiles small native helpers in C where it launches kernels. Those are built here for each Python asked
+    for, so that whoever serves needs no C compiler. Kernels serve every Python; helpers just theirs.
+
     \b
     Examples:
       aotpack build --arch sm90
+      aotpack build --arch sm90 --python 3.11,3.12
       aotpack build --arch sm90,sm100 --model qwen3.5-27b --tp 1,2,4,8 -o bundles/
       aotpack build --arch 9.0 --model ./my-model --kv-cache-dtype fp8 --num-speculative-tokens 2
       aotpack build --arch sm90 --deployments fleet.toml
     """
     from aotpack.build import build_bundle
+    from aotpack.helpers import choose_interpreters
     from aotpack.pool import default_jobs
-    from aotpack.report import Words, show_built
+    from aotpack.report import Words, show_built, show_findings
 
     signal.signal(signal.SIGTERM, _terminated)
     with Words(quiet=options["quiet"]) as words:
+        interpreters, findings = choose_interpreters(minors)
+        show_findings(findings)
         selection = _select(archs, options, words)
-        built = build_bundle(selection, output=output, jobs=options["jobs"] or default_jobs(), tick=words.tick)
+        jobs = options["jobs"] or default_jobs()
+        built = build_bundle(selection, output=output, jobs=jobs, tick=words.tick, interpreters=interpreters)
     show_built(built, words)
     sys.exit(1 if built.failures else 0)
 
@@ -472,19 +505,28 @@ _cache_option = click.option(
     metavar="REASON",
     help="Install although the ptxas here is not the one that compiled; the reason is kept in the receipt.",
 )
+@click.option(
+    "--libcuda-dir",
+    "libcuda",
+    multiple=True,
+    metavar="DIR",
+    help="Where the driver's libcuda.so.1 will be, as ldconfig -p names it; several directories joined by colons; "
+    "repeatable for several machines. Default: TRITON_LIBCUDA_PATH, else where it is here, else the usual places.",
+)
 def install(
     bundle: Path,
     cache_dir: Path | None,
     archs: Sequence[tuple[Target, ...]],
     spec: str | None,
     other_ptxas: str | None,
+    libcuda: tuple[str, ...],
 ) -> None:
     """Lay the kernels of BUNDLE into the Triton cache.
 
     Needs the Triton that will serve, and no GPU, no network, no compiler. Every digest is checked before anything
     is written; installing twice changes nothing. The engine's files are read, never imported: a kernel that stands
     in other lines gets the key that Triton will ask for, and one whose source differs is refused by name while the
-    others are installed; the exit code is then 1.
+    others are installed; the exit code is then 1. So it is for native helpers that this machine cannot use.
 
     \b
     Examples:
@@ -507,9 +549,10 @@ def install(
         targets=_flatten(archs),
         engine=engine,
         other_ptxas=other_ptxas,
+        libcuda=libcuda,
     )
     show_installed(installed)
-    sys.exit(1 if installed.fit.refused else 0)
+    sys.exit(1 if installed.refused else 0)
 
 
 @main.command()

@@ -1,10 +1,15 @@
-"""ELF headers of cubins: for which architecture the machine code in them is.
+"""ELF files: for which architecture the machine code in a cubin is, and what a native helper needs of the C library.
 
-The header says more than Triton asks: it loads whatever lies under the right key, and code for another
-architecture fails at the launch, or runs and computes nonsense.
+A cubin's header says more than Triton asks: it loads whatever lies under the right key, and code for another
+architecture fails at the launch, or runs and computes nonsense. Layouts are those of the System V ABI and of the
+Linux Standard Base's symbol versioning (``Elf64_Verneed``).
 """
 
+import re
 import struct
+from collections.abc import Iterator
+
+from aotpack.errors import DocumentError
 
 _HEADER = struct.Struct("<4s3BBB7xHHIQQQIHHHHHH")
 _CLASS_64, _LITTLE_ENDIAN = 2, 1
@@ -13,6 +18,11 @@ _EM_CUDA = 190
 # Where the architecture stands in e_flags, by the header's OS ABI: measured with ptxas 12.8 to 13.4, sm_50 to
 # sm_121. ptxas up to 12.9 writes 51 below sm_100; from sm_100 on, and ptxas 13 for all, it is 65.
 _SHIFTS = {51: 0, 65: 8}
+
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_NEED = struct.Struct("<HHIII")
+_AUX = struct.Struct("<IHHII")
+_VERNEED = 0x6FFFFFFE
 
 
 def cuda_architecture(data: bytes) -> int | None:
@@ -31,3 +41,49 @@ def cuda_architecture(data: bytes) -> int | None:
     if os_abi not in _SHIFTS or end > len(data):
         return None
     return int(flags >> _SHIFTS[os_abi]) & 0xFF
+
+
+def glibc_baseline(data: bytes) -> str:
+    """The oldest glibc that has every versioned symbol a shared object needs: ``2.14``; ``0`` where it needs none.
+
+    Raises:
+        DocumentError: this is no ELF file of the kind that is read here, or a damaged one.
+    """
+    if data[:6] != b"\x7fELF\x02\x01":
+        raise DocumentError("expected a 64-bit little-endian ELF file, found another file")
+    try:
+        names = list(_version_names(data))
+    except (struct.error, IndexError, ValueError) as error:
+        raise DocumentError(f"expected an ELF file, found a damaged one: {error}") from None
+    versions = [name.removeprefix("GLIBC_") for name in names if re.fullmatch(r"GLIBC_[0-9.]+", name)]
+    return max(versions, key=release, default="0")
+
+
+def release(version: str) -> tuple[int, ...]:
+    """A version of glibc as numbers, which compare.
+
+    >>> release("2.4") < release("2.17")
+    True
+    """
+    return tuple(int(part) for part in version.split("."))
+
+
+def _version_names(data: bytes) -> Iterator[str]:
+    """The versions named in the version needs section, of all libraries."""
+    (start,) = struct.unpack_from("<Q", data, 40)
+    size, count = struct.unpack_from("<HH", data, 58)
+    sections = [_SECTION.unpack_from(data, start + index * size) for index in range(count)]
+    for _, kind, _, _, offset, _, link, entries, _, _ in sections:
+        if kind != _VERNEED:
+            continue
+        strings = sections[link][4]
+        need = offset
+        for _ in range(entries):
+            _, auxiliaries, _, first, following = _NEED.unpack_from(data, need)
+            aux = need + first
+            for _ in range(auxiliaries):
+                _, _, _, name, next_aux = _AUX.unpack_from(data, aux)
+                begin = strings + name
+                yield data[begin : data.index(b"\0", begin)].decode("ascii")
+                aux += next_aux
+            need += following

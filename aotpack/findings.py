@@ -10,6 +10,11 @@ CODES = {
     "F101": "family of kernels that cannot be loaded",
     "K101": "compile key that could not be compiled",
     "K102": "value that only the serving machine fixes, and keys that depend on it",
+    "H101": "native helpers that cannot be built here",
+    "H102": "Python that a bundle has no native helpers for",
+    "H103": "native helper that this Triton needs and a bundle lacks",
+    "H104": "native helper that needs a newer glibc",
+    "H105": "native helper whose key depends on where the driver's library will be",
     "I102": "kernels of an architecture whose assembler is another one here, and that were not installed",
     "I103": "difference of the assembler that was accepted on purpose",
     "I104": "kernel whose source is another one in the engine that is installed, and that was not installed",
@@ -55,7 +60,7 @@ class Finding:
     """One thing that a check saw.
 
     Attributes:
-        code: a key of ``CODES``; the letter tells the subject (engine, family, key, install, verify).
+        code: a key of ``CODES``; the letter tells the subject (engine, family, key, helper, install, verify).
         subject: what it is about: a kernel, a release, a path.
         detail: what was seen, in one line.
         hint: what to do now, or "" where nothing can be done.

@@ -19,8 +19,9 @@ from aotpack.engines import Engine
 from aotpack.errors import CacheError
 from aotpack.findings import Finding
 from aotpack.fitting import Fit, Placement, fit_bundle
+from aotpack.helpers import Placed, place_helpers
 from aotpack.landing import Landing, at_work, lay, remove_empty, remove_file, staging
-from aotpack.receipts import InstalledFile, Receipt, read_receipt, read_receipts
+from aotpack.receipts import InstalledFile, Receipt, read_receipt, read_receipts, receipt_path
 from aotpack.targets import Target
 from aotpack.tritoncache import GROUP_PREFIX, CacheEntry, group_root, is_whole, reported
 
@@ -33,13 +34,20 @@ class Installed:
         receipt: what it wrote, or had written before.
         written: entries that were laid into the cache now.
         present: entries that were there already: from an earlier install, or compiled by Triton.
-        fit: what of the bundle serves here, and what was refused.
+        fit: what of the bundle's kernels serves here, and what was refused.
+        helpers: where its native helpers went, and what of them was refused.
     """
 
     receipt: Receipt
     written: int
     present: int
     fit: Fit
+    helpers: Placed
+
+    @property
+    def refused(self) -> tuple[Finding, ...]:
+        """What of the bundle does not serve here, and why."""
+        return (*self.fit.refused, *self.helpers.refused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +74,7 @@ def install_bundle(
     targets: Sequence[Target] = (),
     engine: Engine | None = None,
     other_ptxas: str | None = None,
+    libcuda: Sequence[str] = (),
 ) -> Installed:
     """Lay a bundle's kernels into a cache directory, under the keys that this machine's Triton will ask for.
 
@@ -77,6 +86,7 @@ def install_bundle(
         targets: of the bundle's, which to install; none means all.
         engine: the engine that will serve, whose files the kernels are compared with; None where it is not here.
         other_ptxas: the reason why kernels may serve although the assembler here is another one; None refuses them.
+        libcuda: where libcuda will be, see ``aotpack.helpers.place_helpers``.
 
     Raises:
         UsageError, ToolchainError, IncompatibleError: as ``fit_bundle``.
@@ -84,15 +94,21 @@ def install_bundle(
         CacheError: the cache cannot be written, or the disk is full; no half entry is left.
     """
     fit = fit_bundle(bundle, targets=targets, engine=engine, other_ptxas=other_ptxas)
-    landings = _landings(bundle, cache, fit.placements)
+    blobs = _blobs(bundle, fit.placements)
+    launches = [(placement.entry.key, blobs[placement.entry.metadata.digest]) for placement in fit.placements]
+    helpers = place_helpers(bundle.manifest.helpers, launches, blobs, libcuda=libcuda)
     with reported(cache):
-        return _install(bundle, cache, landings, fit)
+        return _install(bundle, cache, _landings(cache, fit.placements, blobs), fit, helpers)
 
 
-def _landings(bundle: Bundle, cache: Path, placements: Sequence[Placement]) -> list[Landing]:
-    """What is to lie in the cache, after every digest in the bundle has been checked."""
+def _blobs(bundle: Bundle, placements: Sequence[Placement]) -> dict[str, bytes]:
+    """The contents of what is placed and of the helpers, after every digest in the bundle has been checked."""
     needed = {artifact.digest for placement in placements for _, artifact in placement.entry.artifacts}
-    blobs = {digest: data for digest, data in bundle.blobs() if digest in needed}
+    needed |= {helper.artifact.digest for helper in bundle.manifest.helpers}
+    return {digest: data for digest, data in bundle.blobs() if digest in needed}
+
+
+def _landings(cache: Path, placements: Sequence[Placement], blobs: dict[str, bytes]) -> list[Landing]:
     return [
         CacheEntry(
             cache_key=cache_key,
@@ -105,31 +121,30 @@ def _landings(bundle: Bundle, cache: Path, placements: Sequence[Placement]) -> l
     ]
 
 
-def _install(bundle: Bundle, cache: Path, landings: Sequence[Landing], fit: Fit) -> Installed:
-    blank = Receipt(
-        bundle=bundle.digest,
-        name=bundle.path.name,
-        source=Path(os.path.abspath(bundle.path)),  # noqa: PTH100  # resolve() would follow links
-        cache=cache,
-        accepted=tuple(str(finding) for finding in fit.accepted),
-        files=(),
-    )
+def _install(bundle: Bundle, cache: Path, kernels: Sequence[Landing], fit: Fit, helpers: Placed) -> Installed:
     missing: list[Landing] = []
     with at_work(cache):
-        earlier = _earlier(blank)
-        # What an earlier install of this bundle wrote for another architecture or engine is ours still.
+        earlier = _earlier(bundle, cache)
+        # What an earlier install of this bundle wrote, for another architecture or engine, is ours still.
         files = {file.path: file for file in earlier.files} if earlier else {}
         ours = set(files)
-        for landing in landings:
+        for landing in (*kernels, *helpers.landings):
             lies_there = landing.lies_in(cache)
             if not lies_there and _is_anothers(cache, landing, ours):
-                for name, _ in landing.files:
-                    files.pop(f"{landing.directory}/{name}", None)
+                for file in landing.installed():
+                    files.pop(file.path, None)
                 continue
             files |= {file.path: file for file in landing.installed()}
             if not lies_there:
                 missing.append(landing)
-        receipt = replace(blank, files=tuple(sorted(files.values(), key=_order)))
+        receipt = Receipt(
+            bundle=bundle.digest,
+            name=bundle.path.name,
+            source=Path(os.path.abspath(bundle.path)),  # noqa: PTH100  # resolve() would follow links
+            cache=cache,
+            accepted=tuple(str(finding) for finding in fit.accepted),
+            files=tuple(sorted(files.values(), key=_order)),
+        )
         if missing or earlier != receipt:
             try:
                 with staging(cache) as place:
@@ -139,7 +154,8 @@ def _install(bundle: Bundle, cache: Path, landings: Sequence[Landing], fit: Fit)
                 if missing or earlier is None or replace(earlier, name=receipt.name, source=receipt.source) != receipt:
                     raise
                 receipt = earlier
-    return Installed(receipt=receipt, written=len(missing), present=len(landings) - len(missing), fit=fit)
+    written = sum(landing in missing for landing in kernels)
+    return Installed(receipt=receipt, written=written, present=len(kernels) - written, fit=fit, helpers=helpers)
 
 
 def _is_anothers(cache: Path, landing: Landing, ours: set[str]) -> bool:
@@ -168,10 +184,10 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _earlier(receipt: Receipt) -> Receipt | None:
+def _earlier(bundle: Bundle, cache: Path) -> Receipt | None:
     """The receipt of an earlier install of the same bundle, if it can be read."""
     try:
-        return read_receipt(receipt.path, receipt.cache)
+        return read_receipt(receipt_path(cache, bundle.digest), cache)
     except CacheError:
         return None
 

@@ -5,6 +5,7 @@ newer one is refused by number before anything else is read. What is read is che
 error names the place: ``entries[4].artifacts.cubin.digest: expected "sha256:<64 hex>", found ""``.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -101,6 +102,41 @@ class Entry:
         return dict(self.artifacts)["json"]
 
 
+HELPER_NAMES = ("__triton_launcher", "cuda_utils")
+"""The extension modules that Triton compiles to launch kernels (triton/backends/nvidia/driver.py)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Helper:
+    """One native helper: an extension module that Triton would compile where it launches kernels.
+
+    Attributes:
+        name: of the module, see ``HELPER_NAMES``.
+        source: digest of its C text.
+        machine: what it runs on, as ``platform.machine`` says it: ``x86_64``.
+        suffix: the Python that loads it, as its ``EXT_SUFFIX``: ``.cpython-311-x86_64-linux-gnu.so``.
+        glibc: the oldest glibc that it runs with.
+        artifact: the shared object.
+    """
+
+    name: str
+    source: str
+    machine: str
+    suffix: str
+    glibc: str
+    artifact: Artifact
+
+    @property
+    def file(self) -> str:
+        """Its file name in Triton's cache."""
+        return self.name + self.suffix
+
+    @property
+    def order(self) -> tuple[str, str, str]:
+        """Where it stands in a manifest: those of a module stand together, then those of a Python."""
+        return self.name, self.suffix, self.source
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
     """A key that the bundle should hold and does not.
@@ -143,6 +179,7 @@ class Manifest:
         kernels: the kernels covered, by name.
         sources: what they are made of in the engine's files.
         entries: what the bundle holds, by kernel and key.
+        helpers: native helpers, in their ``order``.
         missing: what it should hold and does not.
         unknowns: values that decide further keys and were not given.
         built_by: the aotpack release that built it.
@@ -157,6 +194,7 @@ class Manifest:
     kernels: tuple[Kernel, ...]
     sources: Sources
     entries: tuple[Entry, ...]
+    helpers: tuple[Helper, ...]
     missing: tuple[Missing, ...]
     unknowns: tuple[Unknown, ...]
     built_by: str
@@ -193,6 +231,13 @@ class Manifest:
             seen |= mine
         return []
 
+    def frames(self) -> list[list[Artifact]]:
+        """The artifacts of each frame in the bundle, in their order there: one a target, and one of the helpers."""
+        kernels = [self.blobs(target) for target in self.targets]
+        seen = {artifact.digest for frame in kernels for artifact in frame}
+        helpers = {helper.artifact.digest: helper.artifact for helper in self.helpers}
+        return [*kernels, [artifact for digest, artifact in helpers.items() if digest not in seen]]
+
     def to_json(self) -> dict[str, Any]:
         """The manifest as a JSON value."""
         return {
@@ -207,6 +252,7 @@ class Manifest:
             },
             "sources": self.sources.to_json(),
             "entries": [_spell_entry(entry) for entry in self.entries],
+            "helpers": [_spell_helper(helper) for helper in self.helpers],
             "missing": [{"key": item.key.to_json(), "reason": item.reason} for item in self.missing],
             "unknowns": [
                 {"family": item.family, "name": item.name, "fixed_by": item.fixed_by} for item in self.unknowns
@@ -220,8 +266,23 @@ def _spell_entry(entry: Entry) -> dict[str, Any]:
         "key": entry.key.to_json(),
         "name": entry.name,
         "reached": {"deployment": entry.reached.deployment, "input": dict(entry.reached.input)},
-        "artifacts": {kind: {"digest": artifact.digest, "size": artifact.size} for kind, artifact in entry.artifacts},
+        "artifacts": {kind: _spell_artifact(artifact) for kind, artifact in entry.artifacts},
     }
+
+
+def _spell_helper(helper: Helper) -> dict[str, Any]:
+    return {
+        "name": helper.name,
+        "source": helper.source,
+        "machine": helper.machine,
+        "suffix": helper.suffix,
+        "glibc": helper.glibc,
+        "artifact": _spell_artifact(helper.artifact),
+    }
+
+
+def _spell_artifact(artifact: Artifact) -> dict[str, Any]:
+    return {"digest": artifact.digest, "size": artifact.size}
 
 
 def read_manifest(data: bytes) -> Manifest:
@@ -257,6 +318,7 @@ def _read(root: Node) -> Manifest:
         "kernels",
         "sources",
         "entries",
+        "helpers",
         "missing",
         "unknowns",
         "provenance",
@@ -275,6 +337,7 @@ def _read(root: Node) -> Manifest:
         kernels=tuple(_read_kernel(name, node) for name, node in root.field("kernels").fields()),
         sources=Sources.from_json(root.field("sources")),
         entries=tuple(_read_entry(node) for node in root.field("entries").items()),
+        helpers=tuple(_read_helper(node) for node in root.field("helpers").items()),
         missing=tuple(_read_missing(node) for node in root.field("missing").items()),
         unknowns=tuple(_read_unknown(node) for node in root.field("unknowns").items()),
         built_by=root.field("provenance").only("aotpack").field("aotpack").text(),
@@ -337,6 +400,24 @@ def _read_artifact(node: Node) -> Artifact:
     return Artifact(digest=node.field("digest").digest(), size=node.field("size").integer(low=1, high=MAX_ARTIFACT))
 
 
+def _read_helper(node: Node) -> Helper:
+    node.only("name", "source", "machine", "suffix", "glibc", "artifact")
+    return Helper(
+        name=node.field("name").one_of(*HELPER_NAMES),
+        source=node.field("source").digest(),
+        machine=_file_safe(node.field("machine")),
+        suffix=_matching(node.field("suffix"), r"\.[\w.-]+\.so", "the end of an extension module's file name"),
+        glibc=_matching(node.field("glibc"), r"\d{1,9}(\.\d{1,9})*", "a release of glibc"),
+        artifact=_read_artifact(node.field("artifact")),
+    )
+
+
+def _matching(node: Node, pattern: str, expected: str) -> str:
+    if re.fullmatch(pattern, node.text(), re.ASCII) is None:
+        raise node.error(expected)
+    return node.text()
+
+
 def _read_missing(node: Node) -> Missing:
     node.only("key", "reason")
     return Missing(key=CompileKey.from_json(node.field("key")), reason=node.field("reason").text())
@@ -367,13 +448,24 @@ def _problems(manifest: Manifest) -> Iterator[str]:
     digests = [entry.key.digest for entry in manifest.entries]
     if len(set(digests)) != len(digests):
         yield "entries: expected each key once"
-    sizes: dict[str, int] = {}
     for index, entry in enumerate(manifest.entries):
         if entry.reached.deployment >= len(manifest.deployments):
             yield f"entries[{index}].reached.deployment: there are {len(manifest.deployments)} deployments"
+    order = [helper.order for helper in manifest.helpers]
+    if order != sorted(set(order)):
+        yield "helpers: expected each once, by name, suffix and source"
+    yield from _other_sizes(manifest)
+
+
+def _other_sizes(manifest: Manifest) -> Iterator[str]:
+    sizes: dict[str, int] = {}
+    for index, entry in enumerate(manifest.entries):
         for kind, artifact in entry.artifacts:
             if sizes.setdefault(artifact.digest, artifact.size) != artifact.size:
                 yield f"entries[{index}].artifacts.{kind}.size: another entry gives this digest another size"
+    for index, helper in enumerate(manifest.helpers):
+        if sizes.setdefault(helper.artifact.digest, helper.artifact.size) != helper.artifact.size:
+            yield f"helpers[{index}].artifact.size: another artifact gives this digest another size"
 
 
 def _stray_keys(manifest: Manifest, place: str, keys: list[CompileKey]) -> Iterator[str]:

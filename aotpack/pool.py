@@ -24,6 +24,8 @@ from aotpack.deployments import Deployment
 from aotpack.engines import Engine
 from aotpack.errors import TracingError
 from aotpack.families import load_families
+from aotpack.helpers import BuiltHelper, HelperSource, Launch, build_helper, helper_sources
+from aotpack.interpreters import Interpreter
 from aotpack.keys import CompileKey
 from aotpack.manifest import Kernel
 from aotpack.sources import Sources
@@ -161,8 +163,28 @@ class Pool:
             return future.result()
         except BrokenProcessPool:
             raise TracingError(
-                "a tracing worker died before it could say why; it may have run out of memory: try fewer --jobs"
+                "a worker died before it could say why; it may have run out of memory: try fewer --jobs"
             ) from None
+
+    def helper_sources(self, launches: Sequence[Launch]) -> tuple[HelperSource, ...]:
+        """The C text of each helper that launching these kernels needs.
+
+        Raises:
+            ToolchainError: as ``aotpack.helpers.helper_sources``.
+        """
+        return self._result(self._executor.submit(helper_sources, launches))
+
+    def build_helpers(
+        self, sources: Iterable[HelperSource], interpreters: Sequence[Interpreter]
+    ) -> Iterator[BuiltHelper]:
+        """Each helper for each Python, in the order given.
+
+        Raises:
+            ToolchainError: one of them cannot be compiled.
+        """
+        asked = [(source, interpreter) for source in sources for interpreter in interpreters]
+        for future in [self._executor.submit(build_helper, *pair) for pair in asked]:
+            yield self._result(future)
 
     def compile(self, keys: Iterable[CompileKey]) -> Iterator[Outcome]:
         """The outcome of each key, as they are done."""

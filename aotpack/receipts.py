@@ -14,6 +14,9 @@ from aotpack.errors import CacheError, DocumentError, UsageError
 OURS = ".aotpack"
 """The one directory of ours in a cache directory; Triton never looks there."""
 
+HELPERS = f"{OURS}/helpers"
+"""Where native helpers lie for the load-time path: each in a directory named after its C text's digest."""
+
 RECEIPT_FORMAT = 1
 
 
@@ -32,12 +35,12 @@ class InstalledFile:
     @property
     def directory(self) -> str:
         """The name of its entry's directory."""
-        return self.path.partition("/")[0]
+        return self.path.rpartition("/")[0]
 
     @property
     def name(self) -> str:
         """Its name in that directory."""
-        return self.path.partition("/")[2]
+        return self.path.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,7 @@ class Receipt:
     @property
     def path(self) -> Path:
         """Where the receipt lies."""
-        return self.cache / OURS / "receipts" / f"{hex_of(self.bundle)}.json"
+        return receipt_path(self.cache, self.bundle)
 
     @property
     def entries(self) -> dict[str, list[InstalledFile]]:
@@ -85,6 +88,11 @@ class Receipt:
             "files": [{"path": file.path, "digest": file.digest} for file in self.files],
         }
         return (canonical_json(document) + "\n").encode()
+
+
+def receipt_path(cache: Path, bundle: str) -> Path:
+    """Where the receipt of a bundle, by its digest, lies in a cache directory."""
+    return cache / OURS / "receipts" / f"{hex_of(bundle)}.json"
 
 
 def receipt_paths(cache: Path) -> list[Path]:
@@ -146,8 +154,8 @@ def read_receipt(path: Path, cache: Path) -> Receipt:
 
 
 def _inside(node: Node) -> str:
-    """The path of a file two levels below the cache directory, and nowhere else."""
-    parts = node.text().split("/")
+    """The path of a file two levels below the cache directory or below that of the helpers, and nowhere else."""
+    parts = node.text().removeprefix(f"{HELPERS}/").split("/")
     if len(parts) != 2 or any(part in ("", ".", "..") or "\0" in part for part in parts):  # noqa: PLR2004
         raise node.error("an entry's directory and a file in it")
     return node.text()

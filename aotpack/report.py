@@ -18,6 +18,7 @@ from aotpack.bundle import Bundle
 from aotpack.coverage import Coverage
 from aotpack.digests import hex_of
 from aotpack.doctor import Diagnosis, is_error
+from aotpack.elf import release
 from aotpack.findings import Finding
 from aotpack.install import Installed, Removed
 from aotpack.manifest import Manifest, Reached
@@ -149,6 +150,7 @@ def show_bundle(bundle: Bundle, *, as_json: bool) -> None:
             f"{len(manifest.entries)}, in {_count(len(cubins), 'distinct cubin')} of {sum(cubins.values()):,} bytes",
         ),
         ("size", f"{bundle.size:,} bytes, {per_key:,} a key"),
+        ("helpers", _helpers(manifest)),
         ("families", ", ".join(f"{name} {count}" for name, count in _per_family(manifest).items())),
         ("deployments", str(len(manifest.deployments))),
         *(("", _deployment(deployment)) for deployment in manifest.deployments),
@@ -160,6 +162,16 @@ def show_bundle(bundle: Bundle, *, as_json: bool) -> None:
     ]
     for title, text in rows:
         click.echo(f"{title:<12}{text}")
+
+
+def _helpers(manifest: Manifest) -> str:
+    """Of which Pythons, how many, and what they need: ``2 for .cpython-311-x86_64-linux-gnu.so (glibc 2.2.5)``."""
+    counts = Counter(helper.suffix for helper in manifest.helpers)
+    needs = {
+        suffix: max((helper.glibc for helper in manifest.helpers if helper.suffix == suffix), key=release)
+        for suffix in counts
+    }
+    return ", ".join(f"{count} for {suffix} (glibc {needs[suffix]})" for suffix, count in counts.items()) or "none"
 
 
 def _per_family(manifest: Manifest) -> dict[str, int]:
@@ -207,7 +219,7 @@ def show_coverage(coverage: Coverage, *, as_json: bool) -> None:
 def show_installed(installed: Installed) -> None:
     """What an install refused, and what it did in one line."""
     receipt, fit = installed.receipt, installed.fit
-    show_findings([*fit.accepted, *fit.refused])
+    show_findings([*fit.accepted, *installed.refused, *installed.helpers.notes])
     if fit.shifted:
         click.echo(
             f"{_count(len(fit.shifted), 'kernel')} stand in other lines here, and got keys of their own", err=True

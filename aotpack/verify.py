@@ -156,7 +156,7 @@ def verify_cache(cache: Path, wanted: str | None = None) -> Checked:
     entries = 0
     for receipt in receipts:
         states = _states(receipt)
-        entries += len(states)
+        entries += sum(state.is_kernel for state in states)
         findings += [state.finding(cache) for state in states if state.code not in ("", "V113")]
         moved = [state for state in states if state.code == "V113"]
         if moved:
@@ -208,6 +208,11 @@ class _State:
     @property
     def directory(self) -> str:
         return self.files[0].directory
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether it is an entry of a kernel, and not a native helper."""
+        return any(file.name.startswith(GROUP_PREFIX) for file in self.files)
 
     def finding(self, cache: Path) -> Finding:
         return Finding(code=self.code, subject=str(cache / self.directory), detail=self.detail, hint=_HEAL)

@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,9 +11,14 @@ import pytest
 from hypothesis import settings
 
 from aotpack.build import Built, Selection, build_bundle
+from aotpack.bundle import Bundle, write_bundle
 from aotpack.deployments import make_services
 from aotpack.engines import Engine, find_engine
+from aotpack.errors import ToolchainError
+from aotpack.helpers import BuiltHelper
+from aotpack.interpreters import Interpreter, find_interpreter, running_minor
 from aotpack.models import load_model
+from aotpack.pool import Pool, WorkerSpec
 from aotpack.targets import Target
 
 ROOT = Path(__file__).parent.parent
@@ -82,3 +89,33 @@ def built(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Built:
     services = make_services(models, [1, 4], gdn_prefill="triton")
     selection = Selection(engine=engine, targets=(SM90,), families=FAMILIES, services=services)
     return build_bundle(selection, output=tmp_path_factory.mktemp("bundle"), jobs=2)
+
+
+@pytest.fixture(scope="session")
+def interpreters() -> tuple[Interpreter, ...]:
+    """This Python, and another one where the machine has its headers."""
+    found = [find_interpreter(running_minor())]
+    for minor in ("3.12", "3.11", "3.13", "3.10"):
+        if minor != running_minor():
+            with suppress(ToolchainError):
+                return (*found, find_interpreter(minor))
+    return tuple(found)
+
+
+@pytest.fixture(scope="session")
+def native_helpers(built: Built, engine: Engine, interpreters: tuple[Interpreter, ...]) -> list[BuiltHelper]:
+    """The native helpers that the bundle's kernels need, for each of the interpreters."""
+    manifest = built.bundle.manifest
+    blobs = dict(built.bundle.blobs())
+    launches = [(entry.key, blobs[entry.metadata.digest]) for entry in manifest.entries]
+    with Pool(WorkerSpec(engine=engine, target=SM90, families=FAMILIES), 2) as pool:
+        helpers = list(pool.build_helpers(pool.helper_sources(launches), interpreters))
+    return sorted(helpers, key=lambda one: one.helper.order)
+
+
+@pytest.fixture(scope="session")
+def helped(built: Built, native_helpers: list[BuiltHelper], tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The real bundle with its native helpers."""
+    manifest = replace(built.bundle.manifest, helpers=tuple(one.helper for one in native_helpers))
+    blobs = dict(built.bundle.blobs()) | {one.helper.artifact.digest: one.content for one in native_helpers}
+    return write_bundle(tmp_path_factory.mktemp("helped") / built.bundle.path.name, manifest, blobs)

@@ -3,14 +3,17 @@
     python -m tests.gpu.launch BUNDLE --engine ENGINE [--out FILE]
 
 Installs BUNDLE into an empty cache directory, then, in a fresh process, calls the engine's real wrappers on CUDA
-tensors with a compilation listener. Prints a JSON report: how many lookups hit, how many compiled (none may), and
-how far each result is from torch in float32. The bundle may have been built on another machine, under another
-Python minor; Triton's release must be the same.
+tensors with a compilation listener. In both, PATH names an empty directory, so there is neither gcc nor ``file``.
+The same launches follow in a process with an empty cache and with gcc, for comparison. Prints a JSON report: how many
+lookups hit, what was compiled (nothing may be out of the bundle), how long each first launch took, and how far each
+result is from torch in float32. The bundle may have been built on another machine, under another Python minor, with
+native helpers for this one; Triton's release must be the same.
 """
 
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,7 +27,6 @@ from aotpack.deployments import Deployment
 from aotpack.documents import Node
 from aotpack.engines import find_engine
 from aotpack.families import load_families
-from aotpack.install import install_bundle
 from aotpack.targets import DEVICES, Target
 
 COUNTS = (*range(1, 21), 32, 33, 40, 48, 50, 64, 100, 101, 1000, 1024, 8191, 8192)
@@ -129,6 +131,8 @@ def launch(bundle: Bundle, engine_spec: str) -> dict[str, Any]:
     """Launch in this process; TRITON_CACHE_DIR says where Triton looks."""
     import torch
     import triton
+    from triton.runtime import build
+    from triton.runtime.jit import JITFunction
 
     from aotpack.tracing import import_kernels
 
@@ -138,7 +142,11 @@ def launch(bundle: Bundle, engine_spec: str) -> dict[str, Any]:
     device = replace(DEVICES[target.arch], name=properties.name, sm_count=properties.multi_processor_count)
     families = load_families({kernel.family for kernel in bundle.manifest.kernels if kernel.name in CHECKS})
     import_kernels(find_engine(engine_spec, print), target, families, device)
-    hits, compiled = set(), []
+    hits, compiled, built = set(), [], []
+    first: list[tuple[str, float]] = []
+    run, compile_helper = JITFunction.run, build._build
+    torch.manual_seed(0)
+    torch.zeros(1, device="cuda")
 
     def listen(*, src: Any, metadata: Any, cache_hit: bool, **_: Any) -> None:
         if cache_hit:
@@ -146,10 +154,20 @@ def launch(bundle: Bundle, engine_spec: str) -> dict[str, Any]:
         else:
             compiled.append(src.name)
 
-    triton.knobs.compilation.listener = listen
-    torch.manual_seed(0)
+    def timed(function: Any, *args: Any, **kwargs: Any) -> Any:
+        before, started = len(hits) + len(compiled), time.perf_counter()
+        kernel = run(function, *args, **kwargs)
+        if len(hits) + len(compiled) > before:
+            torch.cuda.synchronize()
+            first.append((function.__name__, round(1e3 * (time.perf_counter() - started), 2)))
+        return kernel
+
+    def compiling(name: str, *args: Any, **kwargs: Any) -> Any:
+        built.append(name)
+        return compile_helper(name, *args, **kwargs)
+
+    triton.knobs.compilation.listener, JITFunction.run, build._build = listen, timed, compiling
     worst: dict[str, float] = {}
-    started = time.perf_counter()
     for document in bundle.manifest.deployments:
         deployment = Deployment.from_json(Node(document))
         for name, (has, check) in CHECKS.items():
@@ -162,33 +180,45 @@ def launch(bundle: Bundle, engine_spec: str) -> dict[str, Any]:
         "triton": triton.__version__,
         "torch": torch.__version__,
         "python": sys.version.split()[0],
+        "gcc": shutil.which("gcc"),
         "bundle": bundle.digest,
         "keys": sum(entry.key.target == target and entry.key.kernel in CHECKS for entry in bundle.manifest.entries),
         "hits": len(hits),
         "compiled": compiled,
+        "built": built,
         "worst_error": worst,
-        "seconds": round(time.perf_counter() - started, 2),
+        "first_launches_ms": round(sum(milliseconds for _, milliseconds in first), 1),
+        "each_first_launch_ms": first,
     }
 
 
 def main() -> None:
-    """Install, then launch in a fresh process."""
+    """Install and launch without a compiler, then launch with one out of an empty cache."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--engine", required=True, help="a wheel or directory, as for aotpack build")
     parser.add_argument("--out", type=Path, help="also write the report to this file")
     parser.add_argument("--launch", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    bundle = open_bundle(options.bundle)
     if options.launch:
-        print(json.dumps(launch(bundle, options.engine)))
+        print(json.dumps(launch(open_bundle(options.bundle), options.engine)))
         return
-    with tempfile.TemporaryDirectory() as cache:
-        install_bundle(bundle, Path(cache))
-        command = [sys.executable, "-m", "tests.gpu.launch", options.bundle, "--engine", options.engine, "--launch"]
-        environment = {**os.environ, "TRITON_CACHE_DIR": cache}
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    report = json.dumps(json.loads(done.stdout.splitlines()[-1]), indent=2)
+    engine = ["--engine", options.engine]
+    with tempfile.TemporaryDirectory() as name:
+        for part in ("empty", "installed", "cold"):
+            (Path(name) / part).mkdir()
+        bare = {**os.environ, "PATH": f"{name}/empty", "TRITON_CACHE_DIR": f"{name}/installed"}
+        bare.pop("CC", None)
+        subprocess.run([sys.executable, "-m", "aotpack", "install", options.bundle, *engine], env=bare, check=True)
+        command = [sys.executable, "-m", "tests.gpu.launch", options.bundle, *engine, "--launch"]
+        reports = {}
+        for label, environment in (
+            ("bundle", bare),
+            ("cold", {**os.environ, "TRITON_CACHE_DIR": f"{name}/cold"}),
+        ):
+            done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+            reports[label] = json.loads(done.stdout.splitlines()[-1])
+    report = json.dumps(reports, indent=2)
     print(report)
     if options.out:
         options.out.write_text(report + "\n")
