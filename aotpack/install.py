@@ -122,29 +122,38 @@ def _landings(cache: Path, placements: Sequence[Placement], blobs: dict[str, byt
 
 
 def _install(bundle: Bundle, cache: Path, kernels: Sequence[Landing], fit: Fit, helpers: Placed) -> Installed:
-    blank = Receipt(
-        bundle=bundle.digest,
-        name=bundle.path.name,
-        source=Path(os.path.abspath(bundle.path)),  # noqa: PTH100  # resolve() would follow links
-        cache=cache,
-        accepted=tuple(str(finding) for finding in fit.accepted),
-        files=(),
-    )
-    files: list[InstalledFile] = []
     missing: list[Landing] = []
     with at_work(cache):
         earlier = _earlier(bundle, cache)
-        ours = {file.path for file in earlier.files} if earlier else set()
+        # What an earlier install of this bundle wrote, for another architecture or engine, is ours still.
+        files = {file.path: file for file in earlier.files} if earlier else {}
+        ours = set(files)
         for landing in (*kernels, *helpers.landings):
-            if landing.lies_in(cache):
-                files += landing.installed()
-            elif not _is_anothers(cache, landing, ours):
-                files += landing.installed()
+            lies_there = landing.lies_in(cache)
+            if not lies_there and _is_anothers(cache, landing, ours):
+                for file in landing.installed():
+                    files.pop(file.path, None)
+                continue
+            files |= {file.path: file for file in landing.installed()}
+            if not lies_there:
                 missing.append(landing)
-        receipt = replace(blank, files=tuple(sorted(files, key=_order)))
+        receipt = Receipt(
+            bundle=bundle.digest,
+            name=bundle.path.name,
+            source=Path(os.path.abspath(bundle.path)),  # noqa: PTH100  # resolve() would follow links
+            cache=cache,
+            accepted=tuple(str(finding) for finding in fit.accepted),
+            files=tuple(sorted(files.values(), key=_order)),
+        )
         if missing or earlier != receipt:
-            with staging(cache) as place:
-                lay(place, cache, missing, receipt)
+            try:
+                with staging(cache) as place:
+                    lay(place, cache, missing, receipt)
+            except OSError:
+                # All may lie there, on a system that is read-only by now: where the bundle is can stay untold.
+                if missing or earlier is None or replace(earlier, name=receipt.name, source=receipt.source) != receipt:
+                    raise
+                receipt = earlier
     written = sum(landing in missing for landing in kernels)
     return Installed(receipt=receipt, written=written, present=len(kernels) - written, fit=fit, helpers=helpers)
 

@@ -132,6 +132,7 @@ class Stage:
         """How it begins, the act, what follows it, and whether a done act leaves every entry a hit."""
         return {
             "install": (self.begin_empty, self.install, self.install, True),
+            "install again from elsewhere": (self.begin_installed, self.install, self.install, True),
             "install over damage": (self.begin_damaged, self.install, self.install, True),
             "uninstall": (self.begin_installed, self.uninstall, self.uninstall, False),
             "fix": (self.begin_damaged, self.fix, self.fix_then_install, True),

@@ -81,6 +81,13 @@ def test_a_full_disk_is_one_error_and_no_half_entry(
     assert 10 in run(faults, small, scratch, "install", *options)["ends"]
 
 
+def test_what_lies_there_already_is_installed_on_a_read_only_system_too(
+    faults: Path, small: Bundle, scratch: Path
+) -> None:
+    options = ["--error", str(errno.EROFS), "--lasting"]
+    assert set(run(faults, small, scratch, "install again from elsewhere", *options)["ends"]) == {0}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("error", ERRORS, ids=lambda number: errno.errorcode[number])

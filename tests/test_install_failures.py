@@ -15,7 +15,7 @@ from aotpack.bundle import Bundle, open_bundle, write_bundle
 from aotpack.deployments import make_services
 from aotpack.engines import Engine
 from aotpack.errors import CacheError
-from aotpack.install import install_bundle
+from aotpack.install import install_bundle, uninstall
 from aotpack.models import load_model
 from aotpack.receipts import OURS
 from aotpack.targets import Target
@@ -276,8 +276,13 @@ def test_a_bundle_for_two_architectures_of_one_node_lands_whole(engine: Engine, 
     assert verify_cache(cache).findings == ()
     found = {json.loads(path.read_text())["target"]["arch"] for path in cache.glob("*/[!_]*.json")}
     assert found == {80, 90, 100}
-    install_bundle(bundle, tmp_path / "one", targets=[targets[1]])
-    assert verify_cache(tmp_path / "one").entries == verify_cache(cache).entries // 3
+    one = tmp_path / "one"
+    install_bundle(bundle, one, targets=[targets[1]])
+    assert verify_cache(one).entries == verify_cache(cache).entries // 3
+    receipt = install_bundle(bundle, one, targets=[targets[0]]).receipt
+    assert verify_cache(one).entries == verify_cache(cache).entries // 3 * 2
+    uninstall(receipt)
+    assert tree(one) == {}
 
 
 @pytest.mark.parametrize("made", ["file", "file below"])

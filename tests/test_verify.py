@@ -380,6 +380,8 @@ def test_an_installed_file_without_a_group_is_held_against_its_digest_and_restor
     assert codes(verify_cache(cache)) == ["V112"]
     assert [remedy.action for remedy in heal(cache).remedies] == ["laid anew"]
     assert verify_cache(cache).findings == ()
+    uninstall(install_bundle(bundle, cache).receipt)  # an install forgets nothing that an earlier one wrote
+    assert tree(cache) == {}
 
 
 def test_one_bundle_of_several_can_be_asked_for(bundle: Bundle, built: Built, tmp_path: Path) -> None:
