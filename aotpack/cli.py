@@ -660,3 +660,53 @@ def verify(
         checked = verify_cache(effective_directory(cache_dir), bundle)
         show_checked(checked, as_json=as_json)
     sys.exit(1 if checked.findings else 0)
+
+
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--record",
+    "records",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
+    metavar="FILE",
+    help="A file that a listener wrote in the serving process; repeatable.",
+)
+@click.option(
+    "--entry",
+    "entries",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="DIR",
+    help="An entry's directory in Triton's cache; repeatable. Default: every entry of the cache that no install "
+    "wrote, of the kernels in BUNDLE.",
+)
+@_cache_option
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def explain_miss(
+    bundle: Path,
+    records: tuple[Path, ...],
+    entries: tuple[Path, ...],
+    cache_dir: Path | None,
+    as_json: bool,  # noqa: FBT001  # a click flag
+) -> None:
+    """Show why Triton compiled kernels although there is BUNDLE: the nearest entry, and the parts that differ.
+
+    A record tells all. To have one, call in the serving process, before its first launch:
+    from aotpack.listener import listen; listen("misses.jsonl"). An entry that a compile left in the cache tells less,
+    and what it does not tell is named. The exit code is 1 where any miss is explained.
+
+    \b
+    Examples:
+      aotpack explain-miss bundle.tar.zst --record misses.jsonl
+      aotpack explain-miss bundle.tar.zst --cache-dir /opt/triton-cache
+      aotpack explain-miss bundle.tar.zst --entry ~/.triton/cache/UVUNAE4RUWC7SJ2OCKRSPWR3MVWNVWA54PJVTIIZO7FRA3OBQPMQ
+    """
+    from aotpack.bundle import open_bundle
+    from aotpack.misses import explain_misses
+    from aotpack.report import show_misses
+    from aotpack.tritoncache import effective_directory
+
+    misses = explain_misses(open_bundle(bundle), records, entries, effective_directory(cache_dir))
+    show_misses(misses, as_json=as_json)
+    sys.exit(1 if misses else 0)

@@ -10,7 +10,7 @@ install runs, what it stages. Triton never looks there.
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aotpack.bundle import Bundle
@@ -21,7 +21,7 @@ from aotpack.findings import Finding
 from aotpack.fitting import Fit, Placement, fit_bundle
 from aotpack.helpers import Placed, place_helpers
 from aotpack.landing import Landing, at_work, lay, remove_empty, remove_file, staging
-from aotpack.receipts import InstalledFile, Receipt, read_receipt, read_receipts, receipt_path
+from aotpack.receipts import InstalledFile, Receipt, read_receipt, read_receipts
 from aotpack.targets import Target
 from aotpack.tritoncache import GROUP_PREFIX, CacheEntry, group_root, is_whole, reported
 
@@ -122,10 +122,18 @@ def _landings(cache: Path, placements: Sequence[Placement], blobs: dict[str, byt
 
 
 def _install(bundle: Bundle, cache: Path, kernels: Sequence[Landing], fit: Fit, helpers: Placed) -> Installed:
+    blank = Receipt(
+        bundle=bundle.digest,
+        name=bundle.path.name,
+        source=Path(os.path.abspath(bundle.path)),  # noqa: PTH100  # resolve() would follow links
+        cache=cache,
+        accepted=tuple(str(finding) for finding in fit.accepted),
+        files=(),
+    )
     files: list[InstalledFile] = []
     missing: list[Landing] = []
-    with at_work(cache) as locked:
-        earlier = _earlier(bundle, cache)
+    with at_work(cache):
+        earlier = _earlier(blank)
         ours = {file.path for file in earlier.files} if earlier else set()
         for landing in (*kernels, *helpers.landings):
             if landing.lies_in(cache):
@@ -133,23 +141,22 @@ def _install(bundle: Bundle, cache: Path, kernels: Sequence[Landing], fit: Fit, 
             elif not _is_anothers(cache, landing, ours):
                 files += landing.installed()
                 missing.append(landing)
-        receipt = Receipt(
-            bundle=bundle.digest,
-            name=bundle.path.name,
-            source=Path(os.path.abspath(bundle.path)),  # noqa: PTH100  # resolve() would follow links
-            cache=cache,
-            accepted=tuple(str(finding) for finding in fit.accepted),
-            files=tuple(sorted(files, key=_order)),
-        )
+        receipt = replace(blank, files=tuple(sorted(files, key=_order)))
         if missing or earlier != receipt:
-            with staging(cache, locked=locked) as place:
+            with staging(cache) as place:
                 lay(place, cache, missing, receipt)
     written = sum(landing in missing for landing in kernels)
     return Installed(receipt=receipt, written=written, present=len(kernels) - written, fit=fit, helpers=helpers)
 
 
 def _is_anothers(cache: Path, landing: Landing, ours: set[str]) -> bool:
-    """Whether what lies there was compiled there, and works: it is not ours to replace."""
+    """Whether what lies there was compiled there, and works: it is not ours to replace.
+
+    Args:
+        cache: the cache directory.
+        landing: what should lie there.
+        ours: the paths that an earlier install of the same bundle has written.
+    """
     place = cache / landing.directory
     if not landing.mark.startswith(GROUP_PREFIX):
         return f"{landing.directory}/{landing.mark}" not in ours and _size(place / landing.mark) > 0
@@ -168,10 +175,10 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _earlier(bundle: Bundle, cache: Path) -> Receipt | None:
+def _earlier(receipt: Receipt) -> Receipt | None:
     """The receipt of an earlier install of the same bundle, if it can be read."""
     try:
-        return read_receipt(receipt_path(cache, bundle.digest), cache)
+        return read_receipt(receipt.path, receipt.cache)
     except CacheError:
         return None
 

@@ -126,10 +126,11 @@ def remove_empty(directories: Iterable[Path]) -> None:
 
 
 @contextmanager
-def at_work(cache: Path) -> Iterator[bool]:
-    """Be the one process of this host that changes the cache; tells whether the file system could lock.
+def at_work(cache: Path) -> Iterator[None]:
+    """Be the one process of this host that changes the cache.
 
-    Our directory in the cache is made where it is missing, and removed at the end where it is empty.
+    Our directory in the cache is made where it is missing, and removed at the end where it is empty; what killed
+    processes have staged there is removed.
 
     Raises:
         CacheError: another process was at work all the while.
@@ -147,8 +148,9 @@ def at_work(cache: Path) -> Iterator[bool]:
             locked = _lock(handle, home, until)
             if not _is_at(handle, home):
                 continue
+            _remove_abandoned(home, locked=locked)
             try:
-                yield locked
+                yield
             finally:
                 remove_empty([cache / HELPERS, home / "receipts", home])
         finally:
@@ -180,23 +182,25 @@ def _is_at(handle: int, path: Path) -> bool:
         return False
 
 
-@contextmanager
-def staging(cache: Path, *, locked: bool) -> Iterator[Path]:
-    """A directory beside the entries to stage in; what killed processes left there is removed.
+def _remove_abandoned(home: Path, *, locked: bool) -> None:
+    for left in home.glob("staging-*"):
+        # Whoever holds the lock is the only one of this host that can be alive.
+        if (locked and left.name.rpartition("-")[0] == _prefix()) or _age(left) > ABANDONED:
+            shutil.rmtree(left, ignore_errors=True)
 
-    Args:
-        cache: the cache; the caller is ``at_work`` in it.
-        locked: whether the lock is held, so that no other process of this host can be alive.
+
+def _prefix() -> str:
+    return f"staging-{os.uname().nodename}"
+
+
+@contextmanager
+def staging(cache: Path) -> Iterator[Path]:
+    """A directory beside the entries to stage in, for one who is ``at_work`` there.
 
     Raises:
         OSError: it cannot be made.
     """
-    home = cache / OURS
-    prefix = f"staging-{os.uname().nodename}"
-    for left in home.glob("staging-*"):
-        if (locked and left.name.rpartition("-")[0] == prefix) or _age(left) > ABANDONED:
-            shutil.rmtree(left, ignore_errors=True)
-    place = Path(_patiently(lambda: tempfile.mkdtemp(prefix=f"{prefix}-", dir=home)))
+    place = Path(_patiently(lambda: tempfile.mkdtemp(prefix=f"{_prefix()}-", dir=cache / OURS)))
     try:
         yield place
     finally:

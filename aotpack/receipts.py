@@ -66,7 +66,7 @@ class Receipt:
     @property
     def path(self) -> Path:
         """Where the receipt lies."""
-        return receipt_path(self.cache, self.bundle)
+        return self.cache / OURS / "receipts" / f"{hex_of(self.bundle)}.json"
 
     @property
     def entries(self) -> dict[str, list[InstalledFile]]:
@@ -90,21 +90,29 @@ class Receipt:
         return (canonical_json(document) + "\n").encode()
 
 
-def receipt_path(cache: Path, bundle: str) -> Path:
-    """Where the receipt of a bundle, by its digest, lies in a cache directory."""
-    return cache / OURS / "receipts" / f"{hex_of(bundle)}.json"
-
-
 def receipt_paths(cache: Path) -> list[Path]:
-    """Where the receipts of a cache directory lie, by bundle digest; whether they can be read is not asked."""
-    return sorted((cache / OURS / "receipts").glob("*.json"))
+    """Where the receipts of a cache directory lie, by bundle digest; whether they can be read is not asked.
+
+    Raises:
+        CacheError: the directory cannot be listed.
+    """
+    place = cache / OURS / "receipts"
+    try:
+        return sorted(path for path in place.iterdir() if path.name.endswith(".json"))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise CacheError(
+            f"{place}: cannot be listed: {error.strerror}; run this as a user who may read {cache}, "
+            "or name another directory with --cache-dir"
+        ) from None
 
 
 def read_receipts(cache: Path) -> list[Receipt]:
     """The receipts in a cache directory, by bundle digest.
 
     Raises:
-        CacheError: one of them is damaged.
+        CacheError: one of them is damaged, or they cannot be listed.
     """
     return [read_receipt(path, cache) for path in receipt_paths(cache)]
 

@@ -22,6 +22,8 @@ from aotpack.elf import release
 from aotpack.findings import Finding
 from aotpack.install import Installed, Removed
 from aotpack.manifest import Manifest, Reached
+from aotpack.misses import Miss
+from aotpack.tritoncache import directory_name
 from aotpack.verify import Checked, Healed
 
 VERSION = 1
@@ -314,6 +316,41 @@ def show_healed(healed: Healed, *, as_json: bool) -> None:
     for remedy in healed.remedies:
         click.echo(f"{remedy.action}: {remedy.entry}: {remedy.reason}")
     _show_seen(healed.after)
+
+
+def show_misses(misses: Iterable[Miss], *, as_json: bool) -> None:
+    """Why kernels were compiled: for each the nearest entry, the parts that differ, and what to do about each."""
+    if as_json:
+        _show_json({"misses": [_spell_miss(miss) for miss in misses]})
+        return
+    for miss in misses:
+        took = "" if miss.milliseconds is None else f", compiled in {miss.milliseconds:.0f} ms"
+        click.echo(f"{miss.kernel}{took}")
+        click.echo(f"  compiled as  {miss.cache / directory_name(miss.cache_key)}")
+        if miss.nearest is not None:
+            click.echo(f"  nearest      {miss.nearest.key.describe()}")
+        for item in miss.differences:
+            click.echo(f"  {item.part} {item.name}".rstrip())
+            click.echo(f"    bundle     {item.bundle}")
+            click.echo(f"    here       {item.here}")
+            click.echo(f"    advice     {item.advice}")
+        if miss.unknown:
+            click.echo(f"  not known    {', '.join(miss.unknown)}; a listener's record tells (see --help)")
+
+
+def _spell_miss(miss: Miss) -> dict[str, Any]:
+    return {
+        "kernel": miss.kernel,
+        "cache_key": miss.cache_key,
+        "cache": str(miss.cache),
+        "milliseconds": miss.milliseconds,
+        "nearest": miss.nearest.key.to_json() if miss.nearest else None,
+        "differences": [
+            {"part": item.part, "name": item.name, "bundle": item.bundle, "here": item.here, "advice": item.advice}
+            for item in miss.differences
+        ],
+        "unknown": list(miss.unknown),
+    }
 
 
 def _count(number: int, noun: str) -> str:

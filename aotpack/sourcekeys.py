@@ -44,6 +44,11 @@ class _Reference:
     value: Any
     scope: int | None
 
+    @property
+    def keyed(self) -> bool:
+        """Whether it is a constexpr that Triton hashes into the key."""
+        return self.scope is not None and _is_constexpr(self.value)
+
 
 def _references(callable_: Any) -> list[_Reference]:
     """What a ``JITCallable`` refers to, in the order of Triton's own walk, as often as it comes by.
@@ -87,15 +92,8 @@ def record_sources(kernels: Iterable[Any], engine: EngineSources) -> Sources:
         ToolchainError: reading the files does not give what importing them gave.
     """
     found: dict[str, Function] = {}
-    waiting = list(kernels)
-    while waiting:
-        callable_ = waiting.pop()
-        name = _name_of(callable_)
-        if name in found or name.startswith("triton."):
-            continue
-        references = _references(callable_)
+    for name, callable_, references in reached(kernels):
         calls = {reference.spelling: reference.value for reference in references if _is_callable(reference.value)}
-        waiting += calls.values()
         found[name] = Function(
             name=name,
             line=callable_.starting_line_number,
@@ -109,13 +107,25 @@ def record_sources(kernels: Iterable[Any], engine: EngineSources) -> Sources:
     return Sources(functions=tuple(function for _, function in sorted(found.items())), modules=engine.modules)
 
 
-def _globals(module: str, references: Iterable[_Reference], engine: EngineSources) -> tuple[Global, ...]:
-    from triton.language import constexpr
+def reached(kernels: Iterable[Any]) -> Iterator[tuple[str, Any, list[_Reference]]]:
+    """Kernels and all that they reach outside of Triton, by name and each once, with what each refers to."""
+    seen = set()
+    waiting = list(kernels)
+    while waiting:
+        callable_ = waiting.pop(0)
+        name = _name_of(callable_)
+        if name not in seen and not name.startswith("triton."):
+            seen.add(name)
+            references = _references(callable_)
+            waiting += [reference.value for reference in references if _is_callable(reference.value)]
+            yield name, callable_, references
 
+
+def _globals(module: str, references: Iterable[_Reference], engine: EngineSources) -> tuple[Global, ...]:
     found: dict[str, Global] = {}
     for reference in references:
         if not _is_callable(reference.value):
-            keyed = isinstance(reference.value, constexpr) and reference.scope is not None
+            keyed = reference.keyed
             found[reference.spelling] = Global(
                 spelling=reference.spelling,
                 shown=repr(reference.value),
@@ -305,7 +315,7 @@ def _histories(kernel: Any, callables: Sequence[Any]) -> Iterator[tuple[Any, ...
         id(callable_): [
             id(reference.value) if id(reference.value) in by_id else (reference.spelling, reference.scope)
             for reference in _references(callable_)
-            if id(reference.value) in by_id or (reference.scope is not None and _is_constexpr(reference.value))
+            if id(reference.value) in by_id or reference.keyed
         ]
         for callable_ in callables
     }

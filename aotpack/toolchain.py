@@ -12,7 +12,7 @@ and the code that it generates does not.
 
 import hashlib
 import pkgutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -217,6 +217,15 @@ def local_toolchain(targets: Iterable[Target], *, ignored_environment: Iterable[
     )
 
 
+def local_libtriton() -> str:
+    """The digest of this process's ``libtriton.so``, which enters every cache key beside the toolchain.
+
+    Raises:
+        ToolchainError: Triton cannot be imported.
+    """
+    return dict(_walk(_triton()))[LIBTRITON]
+
+
 def _walk(triton: Any) -> Iterator[tuple[str, str]]:
     """What ``triton_key`` hashes, by name, in its own order (triton/runtime/cache.py)."""
     from triton.runtime.cache import triton_key
@@ -280,8 +289,11 @@ class KeyMaker:
     the kernel; nothing of the engine is imported.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         """Load Triton's parts.
+
+        Args:
+            environment: the variables that enter the key and are set; None means those of this process.
 
         Raises:
             ToolchainError: Triton cannot be imported.
@@ -293,7 +305,7 @@ class KeyMaker:
 
         self._source_hash = ASTSource.hash
         self._get_cache_key = get_cache_key
-        self._environment = get_cache_invalidating_env_vars()
+        self._environment = get_cache_invalidating_env_vars() if environment is None else dict(environment)
         self._backends: dict[Target, Any] = {}
 
     def key_of(self, key: CompileKey, kernel_cache_key: str) -> str:

@@ -184,7 +184,9 @@ def reported(cache: Path) -> Iterator[None]:
 
 
 def _why_there(cache: Path) -> str:
-    if os.environ.get("TRITON_CACHE_DIR") or os.environ.get("TRITON_HOME") or cache != effective_directory():
+    if os.environ.get("TRITON_CACHE_DIR") or os.environ.get("TRITON_HOME"):
+        return ""
+    if str(cache) != os.path.expanduser("~/.triton/cache"):  # noqa: PTH111  # as Triton does
         return ""
     return f" (where Triton looks, since TRITON_CACHE_DIR is unset and HOME is {os.environ.get('HOME', 'unset')})"
 
@@ -213,5 +215,6 @@ def _advice() -> str:
 
 
 def _can_be_made(path: Path) -> bool:
-    existing = next((place for place in (path, *path.parents) if place.exists()), Path("/"))
-    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    # os.path, since pathlib raises where a directory on the way may not be searched.
+    existing = next(place for place in (path, *path.parents) if os.path.exists(place))  # noqa: PTH110
+    return os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)  # noqa: PTH112

@@ -299,15 +299,15 @@ def heal(cache: Path, *, bundle: Bundle | None = None, wanted: str | None = None
         )
     remedies: list[Remedy] = []
     if receipts:
-        with reported(cache), at_work(cache) as locked:
+        with reported(cache), at_work(cache):
             for receipt in receipts:
-                remedies += _heal(receipt, bundle, locked=locked)
+                remedies += _heal(receipt, bundle)
     if bundle is not None and not known:
         install_bundle(bundle, cache, engine=installed_engine(bundle.manifest.engine))
     return Healed(before=before, remedies=tuple(remedies), after=verify_cache(cache, wanted))
 
 
-def _heal(receipt: Receipt, given: Bundle | None, *, locked: bool) -> list[Remedy]:
+def _heal(receipt: Receipt, given: Bundle | None) -> list[Remedy]:
     cache = receipt.cache
     states = [state for state in _states(receipt) if state.code]
     lacking = [state for state in states if not state.by_group and state.code != "V102"]
@@ -328,7 +328,7 @@ def _heal(receipt: Receipt, given: Bundle | None, *, locked: bool) -> list[Remed
             action = "taken out"
         remedies.append(Remedy(entry=state.directory, action=action, reason=state.detail))
     if landings:
-        with staging(cache, locked=locked) as place:
+        with staging(cache) as place:
             lay(place, cache, landings, _with(receipt, landings))
     return remedies
 

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from aotpack.build import Built, Selection, build_bundle
 from aotpack.bundle import Bundle, write_bundle
@@ -23,6 +24,10 @@ from aotpack.targets import Target
 ROOT = Path(__file__).parent.parent
 FAMILIES = ("layernorm", "memcpy", "mrope")
 SM90 = Target("cuda", 90)
+
+
+settings.register_profile("aotpack", deadline=None)  # what a test takes on a busy machine says nothing
+settings.load_profile("aotpack")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

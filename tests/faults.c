@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 static long nth = -1, seen = 0;
-static int fault = 0, lasting = 0, no_locks = 0;
+static int fault = 0, lasting = 0, no_locks = 0, done_anyway = 0;
 static const char *only = "";
 
 /* Count from here on. At the n-th call (0: never) fail with `error`, or be killed where that is 0; where `lasts`, every
@@ -21,6 +21,8 @@ static const char *only = "";
 void faults_arm(long n, int error, int lasts) { nth = n; fault = error; lasting = lasts; seen = 0; }
 long faults_seen(void) { return seen; }
 void faults_deny_locks(int error) { no_locks = error; }
+/* Let a call that fails be done nevertheless, as over NFS where the answer was lost and the call sent again. */
+void faults_done_anyway(int yes) { done_anyway = yes; }
 /* Count only calls whose name has this in it: fsync, chmod, or "across" for renames between directories. */
 void faults_only(const char *name) { only = strdup(name); }
 
@@ -38,8 +40,9 @@ static int failed(const char *name) {
 }
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+#define FAILED(call) ({ int error = errno; if (done_anyway) call; errno = error; -1; })
 #define WRAP(name, parameters, arguments) \
-    int name parameters { return failed(#name) ? -1 : REAL(name) arguments; }
+    int name parameters { return failed(#name) ? FAILED(REAL(name) arguments) : REAL(name) arguments; }
 
 WRAP(mkdir, (const char *path, mode_t mode), (path, mode))
 WRAP(mkdirat, (int at, const char *path, mode_t mode), (at, path, mode))
@@ -59,7 +62,7 @@ WRAP(symlink, (const char *from, const char *to), (from, to))
 int rename(const char *from, const char *to) {
     const char *name = strrchr(from, '/'), *other = strrchr(to, '/');
     int within = name && other && name - from == other - to && strncmp(from, to, name - from) == 0;
-    return failed(within ? "rename" : "rename across") ? -1 : REAL(rename)(from, to);
+    return failed(within ? "rename" : "rename across") ? FAILED(REAL(rename)(from, to)) : REAL(rename)(from, to);
 }
 
 int flock(int file, int operation) {

@@ -230,7 +230,7 @@ def test_many_installs_at_once_end_in_one_result(bundle: Bundle, tmp_path: Path)
 
 
 def test_what_a_killed_install_staged_is_removed_by_the_next(bundle: Bundle, tmp_path: Path) -> None:
-    left = tmp_path / OURS / "staging-left"
+    left = tmp_path / OURS / f"staging-{os.uname().nodename}-left"
     left.mkdir(parents=True)
     (left / "half").write_text("half")
     install_bundle(bundle, tmp_path)

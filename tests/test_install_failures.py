@@ -91,6 +91,19 @@ def test_no_home_at_all_is_refused_since_triton_would_look_anywhere(small: Bundl
     assert "TRITON_CACHE_DIR=/tmp/triton-" in done.stdout
 
 
+def test_a_home_of_someone_else_is_one_line_for_every_command(small: Bundle, tmp_path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("needs a directory of someone else")
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    for arguments in (["install", small.path], ["verify"], ["verify", "--fix"], ["uninstall", "small"]):
+        done = as_stranger(small, tmp_path, arguments, str(home))
+        assert done.returncode == 3, done.stderr
+        assert done.stdout.count("\n") == 1
+        assert "Permission denied" in done.stdout
+    assert list(home.iterdir()) == []
+
+
 def test_an_unknown_user_installs_and_verifies_where_it_may_write(small: Bundle, tmp_path: Path) -> None:
     cache = tmp_path / "open"
     cache.mkdir()

@@ -21,7 +21,7 @@ PYTHON_312 = Landing(directory="HELPER", files=(("utils.cpython-312.so", b"three
 
 
 def lay_all(cache: Path, *landings: Landing) -> None:
-    with at_work(cache) as locked, staging(cache, locked=locked) as place:
+    with at_work(cache), staging(cache) as place:
         lay(place, cache, landings, None)
 
 
@@ -68,7 +68,7 @@ def test_one_process_waits_for_another_and_says_so_when_it_takes_too_long(
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     code = "import os, sys; from pathlib import Path; from aotpack.landing import at_work, staging\n"
-    code += "with at_work(Path(sys.argv[1])), staging(Path(sys.argv[1]), locked=True): os.kill(os.getpid(), 9)"
+    code += "with at_work(Path(sys.argv[1])), staging(Path(sys.argv[1])): os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=False)
     assert list((tmp_path / OURS).iterdir()) != []
     lay_all(tmp_path, PYTHON_311)
@@ -86,12 +86,17 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     ids=["of a dead process here", "of a process that may live", "of another host", "of another host, long ago"],
 )
 def test_what_is_staged_is_removed_once_nobody_can_be_at_work_in_it(
-    tmp_path: Path, name: str, age: int, locked: bool, stays: bool
+    tmp_path: Path, name: str, age: int, locked: bool, stays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refused(handle: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, f"{handle} {operation}")
+
     left = tmp_path / OURS / name
     left.mkdir(parents=True)
     os.utime(left, (time.time() - age,) * 2)
-    with staging(tmp_path, locked=locked):
+    if not locked:
+        monkeypatch.setattr("fcntl.flock", refused)
+    with at_work(tmp_path):
         pass
     assert left.exists() is stays
 

@@ -5,7 +5,7 @@
 ``_pack_args``, since the rules move between releases.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -89,19 +89,43 @@ class Recorder:
             return
         self._seen.add(seen)
         options, signature, constexprs, attrs = function._pack_args(backend, kwargs, bound, specialization, options)  # noqa: SLF001
-        kernel = f"{function.module}:{function.fn.__qualname__}"
-        key = CompileKey(
-            kernel=kernel,
-            target=self._target,
-            signature=tuple((name, _type(type_)) for name, type_ in signature.items()),
-            constexprs=tuple((path, _constant(value, kernel)) for path, value in sorted(constexprs.items())),
-            attrs=tuple(
-                (path, tuple((str(name), int(value)) for name, value in values))
-                for path, values in sorted(attrs.items())
-            ),
-            options=options_to_key(vars(options)),
-        )
+        key = compile_key_of(function, self._target, signature, constexprs, attrs, vars(options))
         self._recorded.setdefault(key, self._input)
+
+
+def compile_key_of(
+    function: Any, target: Target, signature: Any, constexprs: Any, attrs: Any, options: Mapping[str, Any]
+) -> CompileKey:
+    """The compile key of what Triton hands to its compiler.
+
+    Args:
+        function: the ``JITFunction``.
+        target: what it is compiled for.
+        signature: as ``ASTSource`` holds it, and so are ``constexprs`` and ``attrs``.
+        constexprs: constants by path.
+        attrs: attributes by path.
+        options: every field of the back end's options, by name.
+
+    Raises:
+        TracingError: a constexpr is of a kind that a compile key cannot spell.
+        DocumentError: an option is.
+    """
+    kernel = kernel_name(function)
+    return CompileKey(
+        kernel=kernel,
+        target=target,
+        signature=tuple((name, _type(type_)) for name, type_ in signature.items()),
+        constexprs=tuple((path, _constant(value, kernel)) for path, value in sorted(constexprs.items())),
+        attrs=tuple(
+            (path, tuple((str(name), int(value)) for name, value in values)) for path, values in sorted(attrs.items())
+        ),
+        options=options_to_key(options),
+    )
+
+
+def kernel_name(function: Any) -> str:
+    """``module:qualname`` of a ``JITFunction`` or another callable that Triton compiles."""
+    return f"{function.fn.__module__}:{function.fn.__qualname__}"
 
 
 def _type(value: Any) -> Type:

@@ -3,8 +3,8 @@
     python -m tests.gpu.record MODEL --out keys.jsonl [--eager] [--options JSON]
 
 MODEL is a directory with a config.json; its weights are random. Needs vLLM itself. Writes a file of records as
-``aotpack coverage --recorded`` reads it, of vLLM's own kernels (Inductor's are left out), and prints how long start-up
-and first requests took and how many lookups hit or compiled meanwhile.
+``aotpack coverage --recorded`` and ``aotpack explain-miss --record`` read it, of vLLM's own kernels (Inductor's are
+left out), and prints how long start-up and first requests took and how many lookups hit or compiled meanwhile.
 """
 
 import argparse
@@ -16,7 +16,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from aotpack.keys import spell_constant
+from aotpack.digests import canonical_json
+from aotpack.listener import describe
+from aotpack.record import Launch, spell_build, spell_launch
 
 BATCHES = (1, 2, 3, 4, 5, 8, 15, 16, 17, 32, 33, 64)
 PROMPTS = (1, 2, 3, 15, 16, 17, 33, 64, 65, 100, 128, 257, 1000, 2000)
@@ -53,57 +55,30 @@ class Recording:
 
     def __init__(self) -> None:
         self.phase = "startup"
-        self.keys: dict[str, str] = {}
+        self.launches: dict[str, tuple[Launch, str]] = {}
         self.lookups: Counter[tuple[str, bool]] = Counter()
 
     def install(self) -> None:
         """Watch Triton in this process."""
         from triton import knobs
-        from triton.runtime.jit import JITFunction
 
-        compile_ = JITFunction._do_compile
-
-        def watched(
-            function: Any, key: Any, signature: Any, device: Any, constexprs: Any, options: Any, *rest: Any
-        ) -> Any:
-            if function.fn.__module__.startswith("vllm."):
-                self.keys.setdefault(_line(function, signature, constexprs, options, rest[0]), self.phase)
-            return compile_(function, key, signature, device, constexprs, options, *rest)
-
-        JITFunction._do_compile = watched
-
-        def listen(*, cache_hit: bool, **_: Any) -> None:
-            self.lookups[self.phase, cache_hit] += 1
+        def listen(**event: Any) -> None:
+            self.lookups[self.phase, event["cache_hit"]] += 1
+            if str(event["src"].fn.__module__).startswith("vllm."):
+                launch = describe(**event)
+                self.launches.setdefault(launch.cache_key, (launch, self.phase))
 
         knobs.compilation.listener = listen
 
     def write(self, path: Path, meta: dict[str, Any]) -> None:
         """Write what was met so far."""
-        lines = [json.dumps({"meta": meta})]
-        lines += sorted(
-            json.dumps({**json.loads(line), "when": phase}, sort_keys=True) for line, phase in self.keys.items()
-        )
-        path.write_text("\n".join(lines) + "\n")
-
-
-def _line(function: Any, signature: Any, constexprs: Any, options: Any, attrs: Any) -> str:
-    from triton.language import constexpr, dtype
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, constexpr):
-            return plain(value.value)
-        return {"dtype": value.name} if isinstance(value, dtype) else spell_constant(value)
-
-    return json.dumps(
-        {
-            "kernel": f"{function.fn.__module__}:{function.fn.__qualname__}",
-            "signature": dict(signature),
-            "constexprs": [[list(path), plain(value)] for path, value in sorted(constexprs.items())],
-            "attrs": [[list(path), values] for path, values in sorted(attrs.items())],
-            "options": {name: value for name, value in vars(options).items() if name != "extern_libs"},
-        },
-        sort_keys=True,
-    )
+        launches = [launch for launch, _ in self.launches.values()]
+        lines = [
+            {"meta": meta},
+            *(spell_build(build) for build in {launch.build.digest: launch.build for launch in launches}.values()),
+        ]
+        lines += [{**spell_launch(launch), "when": phase} for launch, phase in self.launches.values()]
+        path.write_text("".join(canonical_json(line) + "\n" for line in lines))
 
 
 def main() -> None:
@@ -134,7 +109,7 @@ def main() -> None:
     recording.write(arguments.out, meta)
     lookups = {f"{phase}: {'hit' if hit else 'compiled'}": n for (phase, hit), n in sorted(recording.lookups.items())}
     times = {name: value for name, value in meta.items() if name.endswith(("_ms", "_seconds"))}
-    print(json.dumps({**times, "keys": len(recording.keys), "lookups": lookups}, indent=2))
+    print(json.dumps({**times, "keys": len(recording.launches), "lookups": lookups}, indent=2))
 
 
 def _start(model: Path, *, eager: bool, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
