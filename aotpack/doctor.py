@@ -38,7 +38,7 @@ from aotpack.mounts import mount_of, read_table
 from aotpack.receipts import OURS, Receipt, read_receipt
 from aotpack.targets import Target
 from aotpack.toolchain import Toolchain, local_toolchain
-from aotpack.tritoncache import GROUP_PREFIX, directory_name, effective_directory, is_whole
+from aotpack.tritoncache import GROUP_PREFIX, directory_name, is_whole, resolved_directory
 
 _SPARE_BYTES, _SPARE_INODES = 16 << 20, 256
 """What should be free beside what is installed: about thirty kernels that are compiled there, IR and all."""
@@ -112,7 +112,7 @@ def diagnose(bundle: Bundle | None = None, given: Path | None = None) -> Diagnos
         given: the cache directory to look at, in place of the one that Triton would take.
     """
     environment = dict(os.environ)
-    cache = effective_directory(given)
+    cache = resolved_directory(given)
     receipts, installed = probe_receipts(cache)
     held = {target for target, _ in installed_for(cache, receipts)}
     targets = bundle.manifest.targets if bundle else tuple(sorted(held))
@@ -236,10 +236,10 @@ def _mover(cache: Path, environment: Mapping[str, str], say: _Findings) -> str:
     runtime/triton_heuristics.py).
     """
     directory = environment.get("TRITON_CACHE_DIR")
-    if directory and effective_directory(Path(directory)) == cache:
+    if directory and resolved_directory(Path(directory)) == cache:
         return "nothing, while TRITON_CACHE_DIR is set"
     now = f"set TRITON_CACHE_DIR={cache} for the process that serves"
-    own = effective_directory(None, environment)
+    own = resolved_directory(None, environment)
     if own != cache:
         say("D202", f"a process that serves with this environment looks in {own}", now)
         return f"the environment, to {own}"

@@ -36,17 +36,26 @@ def effective_directory(given: Path | None = None, environment: Mapping[str, str
         CacheError: there is no home directory, so Triton would look below whatever directory it is started in.
     """
     variables = os.environ if environment is None else environment
-    if given is not None:
-        return Path(os.path.abspath(given))  # noqa: PTH100  # resolve() would follow links that mounts rely on
-    if directory := variables.get("TRITON_CACHE_DIR"):
-        return Path(os.path.abspath(directory))  # noqa: PTH100
-    home = variables.get("TRITON_HOME") or os.path.expanduser("~")  # noqa: PTH111  # as Triton does
-    if home.startswith("~"):
+    if given is None and not variables.get("TRITON_CACHE_DIR") and _home(variables).startswith("~"):
         raise CacheError(
             f"no home directory: HOME is unset and user {os.getuid()} has no passwd entry, so Triton would look below "
             f"the directory that it is started in; {_advice()}"
         )
-    return Path(os.path.abspath(home)) / ".triton" / "cache"  # noqa: PTH100
+    return resolved_directory(given, environment)
+
+
+def resolved_directory(given: Path | None = None, environment: Mapping[str, str] | None = None) -> Path:
+    """As ``effective_directory``, even where it depends on the directory that a process is started in."""
+    variables = os.environ if environment is None else environment
+    directory = given or variables.get("TRITON_CACHE_DIR")
+    # resolve() would follow links that mounts rely on.
+    if directory:
+        return Path(os.path.abspath(directory))  # noqa: PTH100
+    return Path(os.path.abspath(_home(variables))) / ".triton" / "cache"  # noqa: PTH100
+
+
+def _home(variables: Mapping[str, str]) -> str:
+    return variables.get("TRITON_HOME") or os.path.expanduser("~")  # noqa: PTH111  # as Triton does
 
 
 def directory_name(cache_key: str) -> str:

@@ -225,7 +225,7 @@ def _examine(cache: Path, files: tuple[InstalledFile, ...]) -> _State:
     by_group = problems.keys() <= stems.keys()
     if by_group and (wrong := next((found for stem in stems.values() if (found := _mismatch(place, stem))), "")):
         return _State(files=files, code="V102", detail=wrong)
-    if not by_group and stems and all(is_whole(place, stem) for stem in stems.values()) and not _is_ours(place, stems):
+    if not by_group and stems and all(_is_tritons(place, name, stem) for name, stem in stems.items()):
         return _State(files=files, code="V114", detail="Triton has compiled it here since; it works")
     # The gravest problem gives the code: V111, V112, V113.
     code = min((code for code, _ in problems.values()), default="")
@@ -260,8 +260,12 @@ def _same_directory(one: Path, other: Path) -> bool:
         return False
 
 
-def _is_ours(place: Path, stems: dict[str, str]) -> bool:
-    return any(group_root((place / name).read_bytes(), place.name, stem) for name, stem in stems.items())
+def _is_tritons(place: Path, group: str, stem: str) -> bool:
+    """Whether an entry is whole, and its group file one that Triton has written."""
+    try:
+        return is_whole(place, stem) and group_root((place / group).read_bytes(), place.name, stem) is None
+    except OSError:
+        return False
 
 
 def _mismatch(place: Path, stem: str) -> str:
@@ -383,7 +387,7 @@ def _bundle_of(receipt: Receipt, given: Bundle | None) -> Bundle | None:
 def _restore(cache: Path, state: _State, by_cubin: dict[str, list[Entry]], blobs: dict[str, bytes]) -> Landing | None:
     """One directory's files, exactly as the receipt has them; a group file is written for where it lies now."""
     digests = {file.digest for file in state.files if not file.name.startswith(GROUP_PREFIX)}
-    if len(digests) == len(state.files):  # no group file: what lies there is what is in the bundle
+    if not any(file.name.startswith(GROUP_PREFIX) for file in state.files):  # what lies there is what is in the bundle
         files = tuple((file.name, blobs.get(file.digest, b"")) for file in state.files)
         return Landing(directory=state.directory, files=files) if digests <= blobs.keys() else None
     try:

@@ -371,7 +371,8 @@ def test_an_installed_file_without_a_group_is_held_against_its_digest_and_restor
 ) -> None:
     cache = tmp_path / "cache"
     receipt = install_bundle(bundle, cache).receipt
-    helper = Landing(directory="HELPER", files=(("utils.so", next(iter(dict(bundle.blobs()).values()))),))
+    blob = next(iter(dict(bundle.blobs()).values()))
+    helper = Landing(directory="HELPER", files=(("other.so", blob), ("utils.so", blob)))
     with at_work(cache), staging(cache) as place:
         lay(place, cache, [helper], replace(receipt, files=(*receipt.files, *helper.installed())))
     assert verify_cache(cache).findings == ()
