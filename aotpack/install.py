@@ -21,7 +21,7 @@ from aotpack.findings import Finding
 from aotpack.fitting import Fit, Placement, fit_bundle
 from aotpack.helpers import Placed, place_helpers
 from aotpack.landing import Landing, at_work, lay, remove_empty, remove_file, staging
-from aotpack.receipts import InstalledFile, Receipt, read_receipt, read_receipts
+from aotpack.receipts import InstalledFile, Receipt, read_receipt, read_receipts, receipt_path
 from aotpack.targets import Target
 from aotpack.tritoncache import GROUP_PREFIX, CacheEntry, group_root, is_whole, reported
 
@@ -184,10 +184,10 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _earlier(receipt: Receipt) -> Receipt | None:
+def _earlier(bundle: Bundle, cache: Path) -> Receipt | None:
     """The receipt of an earlier install of the same bundle, if it can be read."""
     try:
-        return read_receipt(receipt.path, receipt.cache)
+        return read_receipt(receipt_path(cache, bundle.digest), cache)
     except CacheError:
         return None
 

@@ -66,7 +66,7 @@ class Receipt:
     @property
     def path(self) -> Path:
         """Where the receipt lies."""
-        return self.cache / OURS / "receipts" / f"{hex_of(self.bundle)}.json"
+        return receipt_path(self.cache, self.bundle)
 
     @property
     def entries(self) -> dict[str, list[InstalledFile]]:
@@ -88,6 +88,11 @@ class Receipt:
             "files": [{"path": file.path, "digest": file.digest} for file in self.files],
         }
         return (canonical_json(document) + "\n").encode()
+
+
+def receipt_path(cache: Path, bundle: str) -> Path:
+    """Where the receipt of a bundle, by its digest, lies in a cache directory."""
+    return cache / OURS / "receipts" / f"{hex_of(bundle)}.json"
 
 
 def receipt_paths(cache: Path) -> list[Path]:
