@@ -168,10 +168,16 @@ class _Overlay:
             except OSError as error:
                 self._cannot_write = True
                 warn(
-                    f"Triton's cache cannot be written ({error.filename}: {error.strerror}): what is in no bundle is "
-                    f"compiled into {_private_directory()}, for this process alone"
+                    f"Triton's cache {_directory()} cannot be written ({error.strerror or error}): what is in no bundle "
+                    f"is compiled into {_private_directory()}, for this process alone"
                 )
         return act(type(self).private(self._key))
+
+
+def _directory() -> str:
+    from triton import knobs
+
+    return str(knobs.cache.dir)
 
 
 def manager_class(served: Served, before: Callable[..., Any] | None) -> type:
