@@ -167,9 +167,10 @@ class _Overlay:
                 return act(self._ordinary())
             except OSError as error:
                 self._cannot_write = True
+                why = error.strerror or error
                 warn(
-                    f"Triton's cache {_directory()} cannot be written ({error.strerror or error}): what is in no bundle "
-                    f"is compiled into {_private_directory()}, for this process alone"
+                    f"Triton's cache {_directory()} cannot be written ({why}): what is in no bundle is compiled into "
+                    f"{_private_directory()}, for this process alone"
                 )
         return act(type(self).private(self._key))
 
