@@ -56,7 +56,6 @@ def arm_monitor(engine: Engine) -> None:
     assert spec.loader is not None
     monitor = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(monitor)
-    monitor.HAS_TRITON = True
     monitor.activate(mode="error")
 
 

@@ -51,7 +51,8 @@ class Preloaded:
         ready: loaded now.
         present: the process had launched or loaded them before.
         unimported: their kernel's module is not imported in this process, or the kernel is not in it.
-        unfound: not in the cache: never installed, or the engine's source or the toolchain is another one.
+        unfound: not in the cache (never installed, or the engine's source or the toolchain is another one), or Triton
+            is told not to look there.
         unrecorded: the bundle does not say how they are launched.
         late: there was no time left.
         failed: they lie in the cache and could not be loaded.
@@ -78,7 +79,7 @@ class Preloaded:
         ]
         every = self.ready + self.present + sum(count for count, _ in left_out)
         said = ", ".join(f"{count} {why}" for count, why in left_out if count) or "none"
-        return f"{self.ready + self.present} of {every} keys are ready after {self.seconds:.2f} s; left out: {said}"
+        return f"{self.ready + self.present} of {every} keys are preloaded after {self.seconds:.2f} s; left out: {said}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +135,10 @@ class Preloader:
         if error is not None:
             if _switched_on("AOTPACK_STRICT"):
                 raise error
-            _LOG.warning("aotpack could not preload: %s: %s; launches load it: %s", type(error).__name__, error, done)
+            said = done if done.failed else "nothing is preloaded"
+            _LOG.warning("aotpack: %s; %s: %s", said, type(error).__name__, error)
         elif done != Preloaded(seconds=done.seconds):
-            _LOG.info("aotpack preload: %s", done)
+            _LOG.info("aotpack: %s", done)
         return done
 
     def _run(self, device: int | None, seconds: float, threads: int) -> tuple[Preloaded, Exception | None]:
