@@ -6,13 +6,14 @@ launch path, driver and launcher, down to a fake libcuda that is compiled here a
 an empty directory, so there is neither gcc nor ``file``. Each lookup must be a hit, and no helper may be built. Prints
 a JSON report a target; exits with 1 where anything was compiled or a kernel was not launched.
 
-    scripts/check_launches.py BUNDLE --engine ENGINE [--cache DIR] [--libcuda DIR] [--activate] [--preload] [--monitor]
+    scripts/check_launches.py BUNDLE --engine ENGINE [--cache DIR | --store DIR] [--libcuda DIR] [--activate]
+        [--preload] [--monitor]
 
 With --preload every key is made ready first, so that no launch looks one up, and none has Triton's hook called that
 vLLM's JIT monitor listens to; with --monitor that monitor itself is armed as ``--jit-monitor-mode error`` arms it.
 
 Run it with the Python whose Triton the bundle was built for. Without --cache the bundle is installed into a directory
-of its own first.
+of its own first; with --store nothing is, and what a store has is served in place.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -75,15 +77,21 @@ def drive(bundle: Bundle, engine: Engine, target: Target, *, preload: bool, moni
     misses: list[str] = []
     built: list[str] = []
     events: list[str] = []
+    looked_up: list[bool] = []
 
     def run(function: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal launched
+        looked_up.clear()
         kernel = launch(function, *args, **kwargs)
         launched += 1
+        if looked_up == [True]:
+            hits.add(kernel.hash)
         return kernel
 
-    def listen(*, src: Any, metadata: Any, cache_hit: bool, **_: Any) -> None:
-        hits.add(metadata["hash"]) if cache_hit else misses.append(src.name)
+    def listen(*, src: Any, cache_hit: bool, **_: Any) -> None:
+        looked_up.append(cache_hit)
+        if not cache_hit:
+            misses.append(src.name)
 
     def compiling(name: str, *args: Any, **kwargs: Any) -> Any:
         found = compile_helper(name, *args, **kwargs)
@@ -95,15 +103,13 @@ def drive(bundle: Bundle, engine: Engine, target: Target, *, preload: bool, moni
     JITFunction.run, build._build, knobs.compilation.listener = run, compiling, listen  # noqa: SLF001
     PretendStream.cuda_stream = 0  # type: ignore[attr-defined]  # the default stream
     drivers.set_active(CudaDriver())
-    preloaded = Preloader([bundle.manifest]).run() if preload else Preloaded()
+    preloaded = Preloader().run() if preload else Preloaded()
     knobs.runtime.jit_post_compile_hook = lambda *, fn, **_: events.append(fn.name)
     if monitor:
         arm_monitor(engine)
-    for document in bundle.manifest.deployments:
-        deployment = Deployment.from_json(Node(document))
-        for family in families:
-            if family.serves(deployment):
-                family.drive(tracer, deployment)
+    for family, deployment in product(families, bundle.manifest.deployments):
+        if family.serves(read := Deployment.from_json(Node(deployment))):
+            family.drive(tracer, read)
     lines = [line.split() for line in Path(os.environ[LOG]).read_text().splitlines()]
     return {
         "triton": bundle.manifest.toolchain.triton,
@@ -115,6 +121,7 @@ def drive(bundle: Bundle, engine: Engine, target: Target, *, preload: bool, moni
         "events": len(events),
         "misses": misses,
         "built": built,
+        "written": sorted(path.name for path in Path(os.environ["TRITON_CACHE_DIR"]).rglob("*") if path.is_file()),
         "asked": launched,
         "launched": sum(line[0] == "launch" for line in lines),
         "loaded": sum(line[0] == "load" for line in lines),
@@ -134,6 +141,7 @@ def main() -> int:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--engine", help="as for aotpack build; default: the bundle's own release")
     parser.add_argument("--cache", type=Path, help="the cache directory that it is installed in")
+    parser.add_argument("--store", type=Path, help="serve it from here, through AOTPACK_BUNDLE_PATH")
     parser.add_argument("--libcuda", type=Path, help="a directory with a libcuda.so.1; default: the fake one")
     parser.add_argument("--activate", action="store_true", help="call aotpack.activate() before the first launch")
     parser.add_argument("--preload", action="store_true", help="make every key ready before the first launch")
@@ -156,7 +164,7 @@ def main() -> int:
             (folder / part).mkdir()
         libcuda = options.libcuda or build_fake(folder / "libcuda")
         cache = options.cache or folder / "cache"
-        if options.cache is None:
+        if options.cache is None and options.store is None:
             install_bundle(bundle, cache, libcuda=[str(libcuda)])
         for target in bundle.manifest.targets:
             log = folder / f"{target.short}.log"
@@ -170,8 +178,12 @@ def main() -> int:
                 LOG: str(log),
             }
             environment.pop("CC", None)
+            if options.store is not None:
+                environment["AOTPACK_BUNDLE_PATH"] = str(options.store)
             command = [sys.executable, __file__, str(options.bundle), "--engine", spec, "--drive", str(target)]
-            command += [f"--{name}" for name in ("activate", "preload", "monitor") if getattr(options, name)]
+            names = [name for name in ("activate", "preload", "monitor") if getattr(options, name)]
+            names += ["activate"] * (options.store is not None)
+            command += [f"--{name}" for name in names]
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
             if done.returncode:
                 print(done.stderr, file=sys.stderr)

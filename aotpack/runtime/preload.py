@@ -9,7 +9,6 @@ stops where that would begin to compile, so nothing is ever compiled here, and n
 Triton's own ``JITFunction.preload`` is not used: it compiles what it does not find, and calls the hook.
 """
 
-import logging
 import os
 import sys
 import time
@@ -21,15 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aotpack.digests import digest_bytes
+from aotpack import runtime
+from aotpack.digests import digest_bytes, hex_of
 from aotpack.errors import CacheError, ToolchainError
 from aotpack.keys import CompileKey, LaunchOptions
 from aotpack.manifest import Manifest, read_manifest
 from aotpack.memorykeys import jit_function, look_up, memory_key
-from aotpack.receipts import manifest_path, read_receipts
+from aotpack.receipts import manifest_path, read_receipt, receipt_paths
+from aotpack.runtime.trouble import LOG, switched_on, tolerated, warn
 from aotpack.targets import Target
 from aotpack.toolchain import KeyMaker, attrs_of, constexprs_of, signature_of
-from aotpack.tritoncache import directory_name, effective_directory
+from aotpack.tritoncache import directory_name
 
 SECONDS = 10.0
 """How long a preload may take; what is not ready by then is loaded by its first launch, as without it."""
@@ -39,8 +40,6 @@ THREADS = 4
 
 Outcome = str | Exception
 """What became of a key: which count of ``Preloaded`` it belongs to, or what was raised."""
-
-_LOG = logging.getLogger("aotpack")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,28 +125,23 @@ class Preloader:
         Raises:
             Exception: with ``AOTPACK_STRICT=1`` alone, whatever went wrong.
         """
-        if _switched_on("AOTPACK_DISABLE"):
-            return Preloaded()
-        try:
-            done, error = self._run(device, _seconds() if seconds is None else seconds, threads)
-        except Exception as raised:  # noqa: BLE001  # serving goes on whatever happens here
-            done, error = Preloaded(), raised
-        if error is not None:
-            if _switched_on("AOTPACK_STRICT"):
-                raise error
-            said = done if done.failed else "nothing is preloaded"
-            _LOG.warning("aotpack: %s; %s: %s", said, type(error).__name__, error)
-        elif done != Preloaded(seconds=done.seconds):
-            _LOG.info("aotpack: %s", done)
+        done = Preloaded()
+        if not switched_on("AOTPACK_DISABLE"):
+            with tolerated("kernels are not preloaded"):
+                done, errors = self._run(device, _seconds() if seconds is None else seconds, threads)
+                if done != Preloaded(seconds=done.seconds):
+                    LOG.info("%s", done)
+                for error in errors[:1]:
+                    raise error
         return done
 
-    def _run(self, device: int | None, seconds: float, threads: int) -> tuple[Preloaded, Exception | None]:
+    def _run(self, device: int | None, seconds: float, threads: int) -> tuple[Preloaded, list[Exception]]:
         started = time.monotonic()
         if self._waiting is None:
-            self._waiting = _launches(installed_manifests() if self._manifests is None else self._manifests)
+            self._waiting = _launches(effective_manifests() if self._manifests is None else self._manifests)
             self._manifests = ()
         if not self._waiting:
-            return Preloaded(), None
+            return Preloaded(), []
         from triton.runtime.driver import driver
 
         active = driver.active
@@ -162,7 +156,7 @@ class Preloader:
             _use(active, before)
         errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
         counts = Counter("failed" if isinstance(outcome, Exception) else outcome for outcome in outcomes)
-        return Preloaded(**counts, seconds=time.monotonic() - started), next(iter(errors), None)
+        return Preloaded(**counts, seconds=time.monotonic() - started), errors
 
     def _jobs(self, found: Any, device: int, outcomes: list[Outcome]) -> Iterator[_Job]:
         """What is to be made ready; of the other keys, ``outcomes`` gets why not."""
@@ -228,23 +222,33 @@ def preload(
     return Preloader(manifests).run(device=device, seconds=seconds, threads=threads)
 
 
-def installed_manifests() -> Iterator[Manifest]:
-    """The manifests of the bundles that are installed where Triton looks.
+def effective_manifests() -> Iterator[Manifest]:
+    """The manifests of the bundles that are effective in this process, which is activated for it.
 
-    Raises:
-        CacheError: a receipt or a manifest is damaged.
-        DocumentError: a manifest is of another release of aotpack.
+    What cannot be read is left out with a warning.
     """
-    cache = effective_directory()
-    for receipt in read_receipts(cache):
-        path = manifest_path(cache, receipt.bundle)
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            continue  # an install by an older aotpack
-        if digest_bytes(data) != receipt.bundle:
-            raise CacheError(f"{path} is not what was installed: aotpack verify --fix lays it anew")
-        yield read_manifest(data)
+    runtime.activate()
+    places = runtime.served_places()
+    if places:
+        from aotpack.runtime.stores import InstalledPlace, StorePlace
+
+        for place in places:
+            if isinstance(place, StorePlace):
+                yield place.store.manifest
+            elif isinstance(place, InstalledPlace):
+                yield from _installed_manifests(place.cache)
+
+
+def _installed_manifests(cache: Path) -> Iterator[Manifest]:
+    for path in receipt_paths(cache):
+        with tolerated("what was installed is not preloaded"):
+            kept = manifest_path(cache, read_receipt(path, cache).bundle)
+            if not kept.exists():
+                continue  # an install by an older aotpack
+            data = kept.read_bytes()
+            if hex_of(digest_bytes(data)) != kept.stem:
+                raise CacheError(f"{kept} is not what was installed: aotpack verify --fix lays it anew")
+            yield read_manifest(data)
 
 
 def _launches(manifests: Iterable[Manifest]) -> dict[CompileKey, tuple[str, frozenset[LaunchOptions]]]:
@@ -298,8 +302,11 @@ def _group(cache_key: str, file: str) -> dict[str, str] | None:
     from triton.runtime.cache import FileCacheManager, get_cache_manager
 
     manager = knobs.cache.manager_class or FileCacheManager
+    served, directory = getattr(manager, "served", None), directory_name(cache_key)
+    if served is not None and (found := served.group(directory, file)) is not None:
+        return found  # type: ignore[no-any-return]
     # Triton's own manager makes a directory for whatever it is asked.
-    if manager is FileCacheManager and not Path(knobs.cache.dir, directory_name(cache_key)).is_dir():
+    if getattr(manager, "configured", manager) is FileCacheManager and not Path(knobs.cache.dir, directory).is_dir():
         return None
     group: dict[str, str] = get_cache_manager(cache_key).get_group(file) or {}
     return group if file in group else None
@@ -310,9 +317,5 @@ def _seconds() -> float:
     try:
         return float(given) if given else SECONDS
     except ValueError:
-        _LOG.warning("aotpack: AOTPACK_PRELOAD_SECONDS=%s is no number of seconds; %s is taken", given, SECONDS)
+        warn(f"AOTPACK_PRELOAD_SECONDS={given} is no number of seconds; {SECONDS} is taken")
         return SECONDS
-
-
-def _switched_on(name: str) -> bool:
-    return os.environ.get(name, "") not in {"", "0"}

@@ -7,7 +7,6 @@ mode too: the warm-up, which follows the load of the model, and the arming of th
 worker's module is changed when something imports it, and never imported from here: the API server does without.
 """
 
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache, wraps
@@ -17,12 +16,11 @@ from types import ModuleType
 from typing import Any
 
 from aotpack import runtime
+from aotpack.runtime.trouble import complain, tolerated
 
 WORKER = "vllm.v1.worker.gpu_worker"
 WARM_UP = "compile_or_warm_up_model"
 ARM = "_maybe_activate_jit_monitor"
-
-_LOG = logging.getLogger("aotpack")
 
 
 def register() -> None:
@@ -62,7 +60,7 @@ def prepare(module: ModuleType) -> None:
     """Hang the preload before the methods of the worker's class; where they are not there, say so and go on."""
     worker = getattr(module, "Worker", None)
     if not callable(getattr(worker, WARM_UP, None)):
-        _LOG.warning("aotpack: this vLLM's %s has no Worker.%s; kernels are not preloaded", WORKER, WARM_UP)
+        complain(f"kernels are not preloaded: this vLLM's {WORKER} has no Worker.{WARM_UP}")
         return
     for name in (WARM_UP, ARM):
         method = getattr(worker, name, None)  # releases without the monitor have only the first
@@ -73,7 +71,8 @@ def prepare(module: ModuleType) -> None:
 def _after_preload(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def called(*args: Any, **kwargs: Any) -> Any:
-        _preloader().run()
+        with tolerated("kernels are not preloaded"):
+            _preloader().run()
         return method(*args, **kwargs)
 
     called.before_aotpack = method  # type: ignore[attr-defined]
