@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from aotpack import runtime
-from aotpack.runtime.trouble import complain, tolerated
+from aotpack.runtime.trouble import complain, switched_on, tolerated
 
 WORKER = "vllm.v1.worker.gpu_worker"
 WARM_UP = "compile_or_warm_up_model"
@@ -25,6 +25,8 @@ ARM = "_maybe_activate_jit_monitor"
 
 def register() -> None:
     """Make aotpack effective in this process; called by vLLM, any number of times."""
+    if switched_on("AOTPACK_DISABLE"):
+        return
     runtime.activate()
     worker = sys.modules.get(WORKER)
     if worker is not None:
