@@ -34,11 +34,11 @@ def with_knobs(function: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def memory_key(function: Any, key: CompileKey, options: LaunchOptions) -> Any:
-    """The in-memory key of a launch in this process.
+    """The in-memory key of a launch in this process; None where this process's knobs give it another compile key.
 
     Args:
         function: the ``JITFunction`` that is launched.
-        key: the compile key that the launch has.
+        key: the compile key that the launch has where it was recorded.
         options: its options as it spells them.
 
     Raises:
@@ -46,6 +46,10 @@ def memory_key(function: Any, key: CompileKey, options: LaunchOptions) -> Any:
     """
     from triton.runtime.jit import compute_cache_key
 
+    completed = with_knobs(function, dict(options))
+    compiled = dict(key.options)
+    if any(name in completed and compiled.get(name) != completed[name] for name in ("debug", *ADDED)):
+        return None
     constants = {path: to_triton(value) for path, value in key.constexprs}
     attrs: dict[Path, Any] = {path: "D" if value else "" for path, value in key.attrs}
     # A 1 for a parameter that is annotated with a type is of that type to the compiler, and still told apart.
@@ -55,7 +59,7 @@ def memory_key(function: Any, key: CompileKey, options: LaunchOptions) -> Any:
         if param.annotation_type in _INTEGERS and not param.do_not_specialize and (param.num,) not in attrs
     }
     specialization = [_specialize(type_, (index,), constants, attrs) for index, (_, type_) in enumerate(key.signature)]
-    return compute_cache_key({}, specialization, with_knobs(function, dict(options)))
+    return compute_cache_key({}, specialization, completed)
 
 
 def _specialize(type_: Type, path: Path, constants: Mapping[Path, Any], attrs: Mapping[Path, Any]) -> tuple[Any, Any]:

@@ -94,6 +94,14 @@ class Ways:
         with variable("TRITON_DISABLE_LINE_INFO", "1"):
             return preload()
 
+    def with_a_knob_that_changes_keys(self) -> Any:
+        from triton import knobs
+
+        knobs.runtime.debug = True  # what TRITON_DEBUG=1 does, which Triton reads when it is imported
+        done = preload()
+        knobs.runtime.debug = False
+        return done
+
     def with_one_key_taken_out(self) -> Any:
         taken = next(effective_directory().glob("*/__grp__*")).parent
         aside = Path(f"{taken}-aside")

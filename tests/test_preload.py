@@ -178,6 +178,7 @@ def test_a_module_that_is_not_imported_is_left_for_the_next_run(ways: dict[str, 
         ("with_the_variables_of_no_time", "late", "for want of time"),
         ("where_triton_compiles_always", "unfound", "not in the cache"),
         ("with_a_variable_that_changes_keys", "unfound", "not in the cache"),
+        ("with_a_knob_that_changes_keys", "unfound", "not in the cache"),
     ],
 )
 def test_what_cannot_be_had_is_left_out_and_counted(

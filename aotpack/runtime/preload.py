@@ -173,11 +173,11 @@ class Preloader:
                 outcomes.append("unfound")
                 continue
             ready = function.device_caches[device][0]
-            wanted = {memory_key(function, key, launch) for launch in launches}
+            wanted = {memory_key(function, key, launch) for launch in launches} - {None}
             if wanted - ready.keys():
                 yield _Job(key=key, name=name, function=function, ready=ready, wanted=tuple(wanted))
             else:
-                outcomes.append("present" if launches else "unrecorded")
+                outcomes.append("present" if wanted else "unfound" if launches else "unrecorded")
 
 
 def _load(jobs: Sequence[_Job], active: Any, device: int, until: float, threads: int) -> Iterator[Outcome]:
@@ -193,13 +193,12 @@ def _load(jobs: Sequence[_Job], active: Any, device: int, until: float, threads:
         except Exception as error:  # noqa: BLE001  # one key that cannot be loaded keeps no other
             return error
 
-    # What Triton hashes once, it hashes here: for the first key, and of each kernel, whose key up to Triton 3.7
-    # depends on what was hashed before.
-    yield from map(load, jobs[:1])
-    for job in jobs:
-        assert job.function.cache_key
+    # What Triton hashes once, it hashes in this thread: itself for the first key, and each kernel for its first. Up to
+    # Triton 3.7 a kernel's hash depends on which others have been hashed by then.
+    firsts = {id(job.function): job for job in reversed(jobs)}
+    yield from map(load, reversed(firsts.values()))
     with ThreadPoolExecutor(threads, "aotpack-preload", _use, (active, device)) as pool:
-        yield from pool.map(load, jobs[1:])
+        yield from pool.map(load, [job for job in jobs if job is not firsts[id(job.function)]])
 
 
 def _use(active: Any, device: int) -> None:
