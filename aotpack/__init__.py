@@ -18,7 +18,8 @@ Each module holds one noun, and imports go down this list only, which ``lint-imp
   modules), ``leftovers`` (entries that Triton made), ``tritoncache``, ``landing``, ``receipts``, ``listener``,
   ``record``;
 - keys, on the worker's side: ``compiler``, ``tracing``, ``families``, ``engines``, ``deployments``, ``models``;
-- what a bundle says: ``manifest``, ``archive``, ``sourcekeys``, ``sources``, ``toolchain``, ``keys``, ``targets``;
+- what a bundle says: ``manifest``, ``archive``, ``sourcekeys``, ``sources``, ``memorykeys``, ``toolchain``, ``keys``,
+  ``targets``;
 - the ground: ``documents``, ``atomic``, ``elf``, ``gpus``, ``interpreters``, ``mounts``, ``digests``, ``findings``,
   ``errors``.
 
@@ -41,3 +42,11 @@ def activate() -> None:
     """Make the bundles that this process can find effective in it, see ``aotpack.runtime``."""
     # By name, since nothing but a process that serves needs it.
     import_module("aotpack.runtime").activate()
+
+
+def preload() -> None:
+    """Make what is installed ready in this process before its first launches, see ``aotpack.runtime.preload``.
+
+    For an engine that aotpack has no plug-in for: to be called after ``activate``, when the model is loaded.
+    """
+    import_module("aotpack.runtime.preload").preload()

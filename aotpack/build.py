@@ -5,7 +5,7 @@ each once, write one bundle. The same input gives the same bytes whatever the nu
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,8 +20,8 @@ from aotpack.families import gaps, load_families
 from aotpack.findings import Finding
 from aotpack.helpers import BuiltHelper, Launch
 from aotpack.interpreters import Interpreter
-from aotpack.keys import CompileKey
-from aotpack.manifest import Artifact, Entry, Kernel, Manifest, Missing, Reached, Unknown
+from aotpack.keys import CompileKey, LaunchOptions
+from aotpack.manifest import Artifact, Entry, Kernel, Manifest, Missing, Reached, Unknown, launches_in_order
 from aotpack.pool import Pool, WorkerSpec
 from aotpack.sources import Sources
 from aotpack.targets import Target
@@ -48,6 +48,7 @@ class Enumeration:
         kernels: the families' kernels, by name.
         sources: what they are made of.
         keys: each key once, by kernel and key, with the first input that reached it.
+        launches: the options of the launches that ask for each of them, see ``aotpack.memorykeys``.
         unknowns: values that decide further keys, and that only the serving machine fixes.
         gaps: what the families are known to lack for this release.
     """
@@ -60,6 +61,7 @@ class Enumeration:
     kernels: tuple[Kernel, ...]
     sources: Sources
     keys: tuple[tuple[CompileKey, Reached], ...]
+    launches: Mapping[CompileKey, frozenset[LaunchOptions]]
     unknowns: tuple[Unknown, ...]
     gaps: tuple[Finding, ...]
 
@@ -212,12 +214,15 @@ def _enumerate(pool: Pool, selection: Selection, target: Target, tick: Ticker) -
     )
     described = pool.describe()
     reached: dict[CompileKey, Reached] = {}
+    launches: dict[CompileKey, set[LaunchOptions]] = {}
     unknowns: set[Unknown] = set()
     for index, families_traced in enumerate(pool.trace(deployments)):
         for traced in families_traced:
             unknowns |= set(traced.unknowns)
             for key, quantities in traced.keys:
                 reached.setdefault(key, Reached(deployment=index, input=quantities))
+            for key, launch in traced.launches:
+                launches.setdefault(key, set()).add(launch)
         tick(f"tracing for {target.short}", index + 1, len(deployments))
     if not reached:
         raise ModelError(
@@ -234,6 +239,7 @@ def _enumerate(pool: Pool, selection: Selection, target: Target, tick: Ticker) -
         kernels=described.kernels,
         sources=described.sources,
         keys=tuple(sorted(reached.items(), key=lambda item: _order(item[0]))),
+        launches={key: frozenset(options) for key, options in launches.items()},
         unknowns=tuple(sorted(unknowns, key=lambda unknown: (unknown.family, unknown.name))),
         gaps=tuple(gaps(loaded, selection.engine)),
     )
@@ -265,6 +271,7 @@ def _merge(parts: Sequence[Enumeration]) -> Enumeration:
             for part in parts
             for key, reached in part.keys
         ),
+        launches={key: options for part in parts for key, options in part.launches.items()},
         unknowns=tuple(dict.fromkeys(unknown for part in parts for unknown in part.unknowns)),
     )
 
@@ -291,7 +298,13 @@ def _pack(
                     artifact = Artifact(digest=digest_bytes(data), size=len(data))
                     blobs[artifact.digest] = data
                     artifacts.append((kind, artifact))
-                yield Entry(key=key, name=done.name, reached=reached, artifacts=tuple(artifacts))
+                yield Entry(
+                    key=key,
+                    name=done.name,
+                    reached=reached,
+                    launches=launches_in_order(enumeration.launches.get(key, ())),
+                    artifacts=tuple(artifacts),
+                )
 
     failures = tuple(failed[key] for key, _ in enumeration.keys if key in failed)
     manifest = Manifest(

@@ -4,8 +4,8 @@ What always holds: nothing is written into the cache before every digest has bee
 whole; an entry that Triton compiled itself is left as it is; and what an install wrote stands in a receipt, written
 before the first entry, so that even an install that was killed can be taken out.
 
-Beside the entries the cache directory gets one directory of ours, ``.aotpack``, with the receipts and, while an
-install runs, what it stages. Triton never looks there.
+Beside the entries the cache directory gets one directory of ours, ``.aotpack``, with the receipts, the bundles'
+manifests and, while an install runs, what it stages. Triton never looks there.
 """
 
 import os
@@ -21,7 +21,16 @@ from aotpack.findings import Finding
 from aotpack.fitting import NOTHING, Fit, Placement, fit_bundle
 from aotpack.helpers import Placed, place_helpers
 from aotpack.landing import Landing, at_work, lay, remove_empty, remove_file, staging
-from aotpack.receipts import InstalledFile, Receipt, read_receipt, read_receipts, receipt_path
+from aotpack.receipts import (
+    MANIFESTS,
+    OURS,
+    InstalledFile,
+    Receipt,
+    manifest_path,
+    read_receipt,
+    read_receipts,
+    receipt_path,
+)
 from aotpack.targets import Target
 from aotpack.tritoncache import GROUP_PREFIX, CacheEntry, directory_name, group_root, is_whole, reported
 
@@ -148,7 +157,7 @@ def _install(bundle: Bundle, cache: Path, kernels: Sequence[Landing], fit: Fit, 
         files = {file.path: file for file in earlier.files if file.path not in gone} if earlier else {}
         ours = set(files)
         accepted = (*(earlier.accepted if earlier else ()), *(str(finding) for finding in fit.accepted))
-        for landing in (*kernels, *helpers.landings):
+        for landing in (*kernels, *helpers.landings, _manifest(bundle, cache)):
             lies_there = landing.lies_in(cache)
             if not lies_there and _is_anothers(cache, landing, ours):
                 for file in landing.installed():
@@ -178,6 +187,12 @@ def _install(bundle: Bundle, cache: Path, kernels: Sequence[Landing], fit: Fit, 
     return Installed(receipt=receipt, written=written, present=len(kernels) - written, fit=fit, helpers=helpers)
 
 
+def _manifest(bundle: Bundle, cache: Path) -> Landing:
+    """The bundle's manifest, which tells a process that serves what it can have ready before the first launch."""
+    name = manifest_path(cache, bundle.digest).name
+    return Landing(directory=MANIFESTS, files=((name, bundle.manifest.to_bytes()),))
+
+
 def _is_anothers(cache: Path, landing: Landing, ours: set[str]) -> bool:
     """Whether what lies there was compiled there, and works: it is not ours to replace.
 
@@ -187,6 +202,8 @@ def _is_anothers(cache: Path, landing: Landing, ours: set[str]) -> bool:
         ours: the paths that an earlier install of the same bundle has written.
     """
     place = cache / landing.directory
+    if landing.directory == MANIFESTS:
+        return False
     if not landing.mark.startswith(GROUP_PREFIX):
         return f"{landing.directory}/{landing.mark}" not in ours and _size(place / landing.mark) > 0
     stem = landing.mark.removeprefix(GROUP_PREFIX).removesuffix(".json")
@@ -212,8 +229,8 @@ def _earlier(bundle: Bundle, cache: Path) -> Receipt | None:
         return None
 
 
-def _order(file: InstalledFile) -> tuple[str, bool, str]:
-    return file.directory, file.name.startswith(GROUP_PREFIX), file.name
+def _order(file: InstalledFile) -> tuple[bool, str, bool, str]:
+    return file.directory.startswith(OURS), file.directory, file.name.startswith(GROUP_PREFIX), file.name
 
 
 def uninstall(receipt: Receipt) -> Removed:

@@ -28,6 +28,9 @@ class DType:
     name: str
 
 
+LaunchOptions = tuple[tuple[str, Any], ...]
+"""The options that a launch gives itself, in its own order."""
+
 Constant = bool | int | float | str | None | DType | tuple["Constant", ...]
 Type = str | tuple["Type", ...]
 
@@ -218,6 +221,31 @@ def options_to_key(options: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     for name, value in kept.items():
         _check_option(name, value)
     return tuple(sorted(kept.items()))
+
+
+def spell_launch_options(options: LaunchOptions) -> list[list[Any]]:
+    """The JSON spelling of a launch's options; ``read_launch_options`` undoes it."""
+    return [[name, _spell_option(value)] for name, value in options]
+
+
+def read_launch_options(node: Node) -> LaunchOptions:
+    """The launch's options that ``spell_launch_options`` spelled.
+
+    Raises:
+        DocumentError: they are none, or one is there twice.
+    """
+    options = tuple((name.text(), _read_option(value)) for name, value in _pairs(node))
+    if len(dict(options)) != len(options):
+        raise node.error("each option once")
+    return options
+
+
+def are_launch_options(options: Mapping[str, Any]) -> bool:
+    """Whether ``spell_launch_options`` can spell options: values that a key can hold, and no path."""
+    try:
+        return len(options_to_key(options)) == len(options)
+    except DocumentError:
+        return False
 
 
 def _check_option(name: str, value: object) -> None:

@@ -6,14 +6,14 @@ error names the place: ``entries[4].artifacts.cubin.digest: expected "sha256:<64
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from aotpack.digests import canonical_json, digest_bytes
 from aotpack.documents import Node, parse_document
 from aotpack.errors import DocumentError, UnsupportedFormatError
-from aotpack.keys import CompileKey, read_target
+from aotpack.keys import CompileKey, LaunchOptions, read_launch_options, read_target, spell_launch_options
 from aotpack.sources import Sources
 from aotpack.targets import Target
 from aotpack.toolchain import Toolchain
@@ -83,12 +83,15 @@ class Entry:
         key: the compile key.
         name: the stem of the files in Triton's cache: the kernel's name, cut to 150 characters.
         reached: an input that reaches the key.
+        launches: the options of the launches that ask for the key, as they spell them: what a process needs to have
+            the kernel ready before its first launch, see ``aotpack.memorykeys``.
         artifacts: by kind, see ``ARTIFACT_KINDS``.
     """
 
     key: CompileKey
     name: str
     reached: Reached
+    launches: tuple[LaunchOptions, ...]
     artifacts: tuple[tuple[str, Artifact], ...]
 
     @property
@@ -266,6 +269,7 @@ def _spell_entry(entry: Entry) -> dict[str, Any]:
         "key": entry.key.to_json(),
         "name": entry.name,
         "reached": {"deployment": entry.reached.deployment, "input": dict(entry.reached.input)},
+        "launches": [spell_launch_options(launch) for launch in entry.launches],
         "artifacts": {kind: _spell_artifact(artifact) for kind, artifact in entry.artifacts},
     }
 
@@ -368,7 +372,7 @@ def _read_cache_key(node: Node) -> str:
 
 
 def _read_entry(node: Node) -> Entry:
-    node.only("key", "name", "reached", "artifacts")
+    node.only("key", "name", "reached", "launches", "artifacts")
     reached = node.field("reached").only("deployment", "input")
     artifacts = node.field("artifacts").only(*ARTIFACT_KINDS)
     return Entry(
@@ -378,8 +382,21 @@ def _read_entry(node: Node) -> Entry:
             deployment=reached.field("deployment").integer(),
             input=tuple(sorted((name, _read_quantity(value)) for name, value in reached.field("input").fields())),
         ),
+        launches=_read_launches(node.field("launches")),
         artifacts=tuple((kind, _read_artifact(artifacts.field(kind))) for kind in ARTIFACT_KINDS),
     )
+
+
+def launches_in_order(launches: Iterable[LaunchOptions]) -> tuple[LaunchOptions, ...]:
+    """Launches' options each once, in the order of a manifest."""
+    return tuple(sorted(set(launches), key=lambda launch: canonical_json(spell_launch_options(launch))))
+
+
+def _read_launches(node: Node) -> tuple[LaunchOptions, ...]:
+    launches = tuple(read_launch_options(launch) for launch in node.items())
+    if launches != launches_in_order(launches):
+        raise node.error("each launch once, in canonical order")
+    return launches
 
 
 def _read_name(node: Node) -> str:

@@ -17,6 +17,9 @@ OURS = ".aotpack"
 HELPERS = f"{OURS}/helpers"
 """Where native helpers lie for the load-time path: each in a directory named after its C text's digest."""
 
+MANIFESTS = f"{OURS}/manifests"
+"""Where the bundles' manifests lie for the load-time path, each named after its digest."""
+
 RECEIPT_FORMAT = 1
 
 
@@ -95,6 +98,11 @@ def receipt_path(cache: Path, bundle: str) -> Path:
     return cache / OURS / "receipts" / f"{hex_of(bundle)}.json"
 
 
+def manifest_path(cache: Path, bundle: str) -> Path:
+    """Where the manifest of a bundle, by its digest, lies in a cache directory that it was installed in."""
+    return cache / MANIFESTS / f"{hex_of(bundle)}.json"
+
+
 def receipt_paths(cache: Path) -> list[Path]:
     """Where the receipts of a cache directory lie, by bundle digest; whether they can be read is not asked.
 
@@ -154,8 +162,8 @@ def read_receipt(path: Path, cache: Path) -> Receipt:
 
 
 def _inside(node: Node) -> str:
-    """The path of a file two levels below the cache directory or below that of the helpers, and nowhere else."""
-    parts = node.text().removeprefix(f"{HELPERS}/").split("/")
+    """The path of a file two levels below the cache directory or below that of the helpers, or of a manifest."""
+    parts = node.text().removeprefix(f"{HELPERS}/").removeprefix(f"{OURS}/").split("/")
     if len(parts) != 2 or any(part in ("", ".", "..") or "\0" in part for part in parts):  # noqa: PLR2004
         raise node.error("an entry's directory and a file in it")
     return node.text()

@@ -211,7 +211,7 @@ class _State:
 
     @property
     def is_kernel(self) -> bool:
-        """Whether it is an entry of a kernel, and not a native helper."""
+        """Whether it is an entry of a kernel, and not a native helper or a manifest."""
         return any(file.name.startswith(GROUP_PREFIX) for file in self.files)
 
     def finding(self, cache: Path) -> Finding:
@@ -362,7 +362,7 @@ def _restored(receipt: Receipt, states: Sequence[_State], given: Bundle | None) 
     if bundle is None:
         return {}
     try:
-        blobs = dict(bundle.blobs())
+        blobs = {**dict(bundle.blobs()), bundle.digest: bundle.manifest.to_bytes()}
     except BundleError:
         if bundle is given:
             raise

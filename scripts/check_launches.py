@@ -7,17 +7,23 @@ an empty directory, so there is neither gcc nor ``file``. Each lookup must be a 
 a JSON report a target; exits with 1 where anything was compiled or a kernel was not launched.
 
     scripts/check_launches.py BUNDLE --engine ENGINE [--cache DIR | --store DIR] [--libcuda DIR] [--activate]
+        [--preload] [--monitor]
+
+With --preload every key is made ready first, so that no launch looks one up, and none has Triton's hook called that
+vLLM's JIT monitor listens to; with --monitor that monitor itself is armed as ``--jit-monitor-mode error`` arms it.
 
 Run it with the Python whose Triton the bundle was built for. Without --cache the bundle is installed into a directory
 of its own first; with --store nothing is, and what a store has is served in place.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +34,7 @@ from aotpack.documents import Node
 from aotpack.engines import Engine, find_engine
 from aotpack.families import load_families
 from aotpack.install import install_bundle
+from aotpack.runtime.preload import Preloaded, Preloader
 from aotpack.targets import Target
 from aotpack.tracing import Tracer
 from aotpack.tracing.device import PretendStream
@@ -43,7 +50,18 @@ def build_fake(folder: Path) -> Path:
     return folder
 
 
-def drive(bundle: Bundle, engine: Engine, target: Target) -> dict[str, Any]:
+def arm_monitor(engine: Engine) -> None:
+    """Arm the engine's own JIT monitor, of which everything else is stubbed."""
+    path = engine.root / "vllm" / "utils" / "jit_monitor.py"
+    spec = importlib.util.spec_from_file_location("vllm.utils.jit_monitor", path)
+    assert spec is not None
+    assert spec.loader is not None
+    monitor = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(monitor)
+    monitor.activate(mode="error")
+
+
+def drive(bundle: Bundle, engine: Engine, target: Target, *, preload: bool, monitor: bool) -> dict[str, Any]:
     """Launch for one target in this process; TRITON_CACHE_DIR says where Triton looks."""
     from triton import knobs  # noqa: PLC0415  # the parent needs no Triton but to install
     from triton.backends.nvidia.driver import CudaDriver  # noqa: PLC0415
@@ -58,6 +76,7 @@ def drive(bundle: Bundle, engine: Engine, target: Target) -> dict[str, Any]:
     hits: set[str] = set()
     misses: list[str] = []
     built: list[str] = []
+    events: list[str] = []
     looked_up: list[bool] = []
 
     def run(function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -84,18 +103,22 @@ def drive(bundle: Bundle, engine: Engine, target: Target) -> dict[str, Any]:
     JITFunction.run, build._build, knobs.compilation.listener = run, compiling, listen  # noqa: SLF001
     PretendStream.cuda_stream = 0  # type: ignore[attr-defined]  # the default stream
     drivers.set_active(CudaDriver())
-    for document in bundle.manifest.deployments:
-        deployment = Deployment.from_json(Node(document))
-        for family in families:
-            if family.serves(deployment):
-                family.drive(tracer, deployment)
+    preloaded = Preloader().run() if preload else Preloaded()
+    knobs.runtime.jit_post_compile_hook = lambda *, fn, **_: events.append(fn.name)
+    if monitor:
+        arm_monitor(engine)
+    for family, deployment in product(families, bundle.manifest.deployments):
+        if family.serves(read := Deployment.from_json(Node(deployment))):
+            family.drive(tracer, read)
     lines = [line.split() for line in Path(os.environ[LOG]).read_text().splitlines()]
     return {
         "triton": bundle.manifest.toolchain.triton,
         "python": sys.version.split()[0],
         "target": str(target),
         "keys": sum(entry.key.target == target for entry in bundle.manifest.entries),
+        "preloaded": preloaded.ready,
         "hits": len(hits),
+        "events": len(events),
         "misses": misses,
         "built": built,
         "written": sorted(path.name for path in Path(os.environ["TRITON_CACHE_DIR"]).rglob("*") if path.is_file()),
@@ -121,6 +144,8 @@ def main() -> int:
     parser.add_argument("--store", type=Path, help="serve it from here, through AOTPACK_BUNDLE_PATH")
     parser.add_argument("--libcuda", type=Path, help="a directory with a libcuda.so.1; default: the fake one")
     parser.add_argument("--activate", action="store_true", help="call aotpack.activate() before the first launch")
+    parser.add_argument("--preload", action="store_true", help="make every key ready before the first launch")
+    parser.add_argument("--monitor", action="store_true", help="arm vLLM's JIT monitor: an event is an error")
     parser.add_argument("--drive", help=argparse.SUPPRESS)
     options = parser.parse_args()
     bundle = open_bundle(options.bundle)
@@ -129,7 +154,8 @@ def main() -> int:
         if options.activate:
             aotpack.activate()
         engine = find_engine(spec, lambda line: print(line, file=sys.stderr))
-        print(json.dumps(drive(bundle, engine, Target.parse(options.drive))))
+        target = Target.parse(options.drive)
+        print(json.dumps(drive(bundle, engine, target, preload=options.preload, monitor=options.monitor)))
         return 0
     failed = False
     with tempfile.TemporaryDirectory() as name:
@@ -155,14 +181,19 @@ def main() -> int:
             if options.store is not None:
                 environment["AOTPACK_BUNDLE_PATH"] = str(options.store)
             command = [sys.executable, __file__, str(options.bundle), "--engine", spec, "--drive", str(target)]
-            command += ["--activate"] * (options.activate or options.store is not None)
+            names = [name for name in ("activate", "preload", "monitor") if getattr(options, name)]
+            names += ["activate"] * (options.store is not None)
+            command += [f"--{name}" for name in names]
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
             if done.returncode:
                 print(done.stderr, file=sys.stderr)
                 return done.returncode
             report = json.loads(done.stdout.splitlines()[-1])
             print(json.dumps(report))
-            failed |= bool(report["misses"] or report["built"]) or report["hits"] != report["keys"]
+            failed |= bool(report["misses"] or report["built"])
+            counts = [report[name] for name in ("preloaded", "hits", "events")]
+            keys = report["keys"]
+            failed |= counts != ([keys, 0, 0] if options.preload else [0, keys, keys])
             failed |= report["launched"] != report["asked"] or report["archs"] != [target.arch]
     return int(failed)
 

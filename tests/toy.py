@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from aotpack.memorykeys import jit_function
 from aotpack.sourcekeys import record_sources
 from aotpack.sources import EngineSources, Sources
-from aotpack.tracing import jit_function
 from tests.conftest import ROOT
 
 TOY = ROOT / "tests" / "packages" / "toy-engine"

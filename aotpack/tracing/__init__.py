@@ -19,8 +19,9 @@ from aotpack.deployments import Deployment
 from aotpack.engines import Engine
 from aotpack.errors import EngineError, ToolchainError, TracingError
 from aotpack.families import ExpectedKernel, Family
-from aotpack.keys import CompileKey
+from aotpack.keys import CompileKey, LaunchOptions
 from aotpack.manifest import Kernel, Unknown
+from aotpack.memorykeys import jit_function, look_up
 from aotpack.sourcekeys import SourceKeys, record_sources
 from aotpack.sources import EngineSources, Function, Sources
 from aotpack.targets import DEVICES, Device, Target
@@ -58,11 +59,13 @@ class Traced:
     Attributes:
         family: the family's name.
         keys: each key with the first input that reached it.
+        launches: the options of launches that ask for them, see ``aotpack.memorykeys``.
         unknowns: values that the family asked for and were not given.
     """
 
     family: str
     keys: tuple[tuple[CompileKey, Quantities], ...]
+    launches: tuple[tuple[CompileKey, LaunchOptions], ...]
     unknowns: tuple[Unknown, ...]
 
 
@@ -120,7 +123,7 @@ class Tracer:
             TracingError: no family declared the module of a qualname.
         """
         module, _, qualname = name.partition(":")
-        return _look_up(self.module(module), qualname) is not None if qualname else self._engine.has(module)
+        return look_up(self.module(module), qualname) is not None if qualname else self._engine.has(module)
 
     @contextmanager
     def input(self, **quantities: int | str | bool) -> Iterator[None]:
@@ -161,6 +164,7 @@ class Tracer:
         return Traced(
             family=family.name,
             keys=tuple((item.key, item.reached) for item in recorded),
+            launches=tuple((item.key, launch) for item in recorded for launch in item.launches),
             unknowns=tuple(
                 Unknown(family=family.name, name=name, fixed_by=fixed_by) for name, fixed_by in self._unknowns.items()
             ),
@@ -277,7 +281,7 @@ def _import(engine: Engine, family: Family, name: str) -> ModuleType:
 
 def _find(engine: Engine, family: Family, kernel: ExpectedKernel) -> Any:
     module, _, qualname = kernel.name.partition(":")
-    function = jit_function(_look_up(_import(engine, family, module), qualname))
+    function = jit_function(look_up(_import(engine, family, module), qualname))
     if function is None:
         raise EngineError(
             f"{engine} has no kernel {kernel.name}, which family {family.name} packs; "
@@ -291,19 +295,3 @@ def _find(engine: Engine, family: Family, kernel: ExpectedKernel) -> Any:
             "this release needs a newer aotpack"
         )
     return function
-
-
-def _look_up(module: ModuleType, qualname: str) -> Any:
-    found: Any = module
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found
-
-
-def jit_function(value: Any) -> Any:
-    """The ``JITFunction`` under heuristics and autotuners, or None where there is none."""
-    from triton.runtime.jit import JITFunction
-
-    while value is not None and not isinstance(value, JITFunction):
-        value = getattr(value, "fn", None)
-    return value

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from aotpack.errors import TracingError
-from aotpack.keys import CompileKey, Constant, DType, Type, options_to_key
+from aotpack.keys import CompileKey, Constant, DType, LaunchOptions, Type, are_launch_options, options_to_key
+from aotpack.memorykeys import launch_options, with_knobs
 from aotpack.targets import Target
 
 Quantities = tuple[tuple[str, int | str | bool], ...]
@@ -24,10 +25,12 @@ class Recorded:
     Attributes:
         key: the compile key.
         reached: the run-time quantities of that input.
+        launches: the options of each launch that asks for the key with another in-memory key.
     """
 
     key: CompileKey
     reached: Quantities
+    launches: tuple[LaunchOptions, ...]
 
 
 class Recorder:
@@ -37,6 +40,7 @@ class Recorder:
         self._target = target
         self._input: Quantities = ()
         self._recorded: dict[CompileKey, Quantities] = {}
+        self._launches: dict[CompileKey, dict[LaunchOptions, None]] = {}
         # The binder's answer decides the key, so an answer seen before needs no second look.
         self._seen: set[tuple[int, str, str]] = set()
 
@@ -69,28 +73,34 @@ class Recorder:
 
     def take(self) -> list[Recorded]:
         """What was recorded since the last time, in the order met."""
-        taken = [Recorded(key=key, reached=reached) for key, reached in self._recorded.items()]
+        taken = [
+            Recorded(key=key, reached=reached, launches=tuple(self._launches.get(key, ())))
+            for key, reached in self._recorded.items()
+        ]
         self._recorded.clear()
+        self._launches.clear()
         self._seen.clear()
         return taken
 
     def _launch(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        from triton import knobs
+        from triton.runtime.jit import compute_cache_key
 
-        # What JITFunction.run adds to the launch's own options before it binds (triton/runtime/jit.py).
-        kwargs["debug"] = kwargs.get("debug", function.debug) or knobs.runtime.debug
-        for name in ("instrumentation_mode", "fpsan_homomorphic_casts"):
-            if hasattr(knobs.compilation, name):
-                kwargs[name] = getattr(knobs.compilation, name)
+        given = tuple(kwargs)
+        kwargs = with_knobs(function, kwargs)
         _, _, _, backend, binder = function.device_caches[0]
         bound, specialization, options = binder(*args, **kwargs)
         seen = (id(function), repr(specialization), repr(options))
         if seen in self._seen:
             return
         self._seen.add(seen)
-        options, signature, constexprs, attrs = function._pack_args(backend, kwargs, bound, specialization, options)  # noqa: SLF001
-        key = compile_key_of(function, self._target, signature, constexprs, attrs, vars(options))
+        packed, signature, constexprs, attrs = function._pack_args(backend, kwargs, bound, specialization, options)  # noqa: SLF001
+        key = compile_key_of(function, self._target, signature, constexprs, attrs, vars(packed))
         self._recorded.setdefault(key, self._input)
+        if are_launch_options(options):
+            found = compute_cache_key({}, specialization, options)
+            launch = launch_options(function, key, options, given, found)
+            if launch is not None:
+                self._launches.setdefault(key, {})[launch] = None
 
 
 def compile_key_of(
