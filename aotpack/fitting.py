@@ -72,7 +72,7 @@ def fit_bundle(
             engine, differs.
     """
     manifest = bundle.manifest
-    wanted = _targets(bundle, targets)
+    wanted = wanted_targets(bundle, targets)
     local = local_toolchain(wanted)
     refused, accepted, unfit = _weigh(bundle, local, wanted, other_ptxas)
     source_keys, shifted, findings = _source_keys(manifest, engine)
@@ -97,7 +97,12 @@ def fit_bundle(
     )
 
 
-def _targets(bundle: Bundle, targets: Sequence[Target]) -> tuple[Target, ...]:
+def wanted_targets(bundle: Bundle, targets: Sequence[Target]) -> tuple[Target, ...]:
+    """The targets asked for, ascending; all of the bundle's where none is.
+
+    Raises:
+        UsageError: the bundle does not have such a target.
+    """
     available = bundle.manifest.targets
     for target in targets:
         if target not in available:
