@@ -57,10 +57,23 @@ class Fit:
 def fit_bundle(
     bundle: Bundle, *, targets: Sequence[Target] = (), engine: Engine | None = None, other_ptxas: str | None = None
 ) -> Fit:
-    """Fit a bundle to this machine.
+    """Fit a bundle to this machine, as ``fit_manifest`` does."""
+    return fit_manifest(bundle.manifest, str(bundle.path), targets=targets, engine=engine, other_ptxas=other_ptxas)
+
+
+def fit_manifest(
+    manifest: Manifest,
+    name: str,
+    *,
+    targets: Sequence[Target] = (),
+    engine: Engine | None = None,
+    other_ptxas: str | None = None,
+) -> Fit:
+    """Fit a bundle's manifest to this machine.
 
     Args:
-        bundle: the bundle.
+        manifest: the manifest.
+        name: where it is from, for messages.
         targets: of the bundle's, which to fit; none means all.
         engine: the engine that will serve, whose files the kernels are compared with; None where it is not here.
         other_ptxas: the reason why kernels may serve although the assembler here is another one; None refuses them.
@@ -71,10 +84,9 @@ def fit_bundle(
         IncompatibleError: nothing of the bundle serves here; the message says which part of the toolchain, or of the
             engine, differs.
     """
-    manifest = bundle.manifest
-    wanted = wanted_targets(bundle, targets)
+    wanted = wanted_targets(manifest, name, targets)
     local = local_toolchain(wanted)
-    refused, accepted, unfit = _weigh(bundle, local, wanted, other_ptxas)
+    refused, accepted, unfit = _weigh(manifest, name, local, wanted, other_ptxas)
     source_keys, shifted, findings = _source_keys(manifest, engine)
     refused += findings
     maker = KeyMaker()
@@ -87,7 +99,7 @@ def fit_bundle(
         if entry.key.target in wanted and entry.key.target not in unfit and entry.key.kernel in source_keys
     )
     if refused and not placements:
-        raise IncompatibleError(f"{bundle.path}: nothing in it serves here: {refused[0]}")
+        raise IncompatibleError(f"{name}: nothing in it serves here: {refused[0]}")
     return Fit(
         placements=placements,
         refused=tuple(refused),
@@ -97,32 +109,32 @@ def fit_bundle(
     )
 
 
-def wanted_targets(bundle: Bundle, targets: Sequence[Target]) -> tuple[Target, ...]:
-    """The targets asked for, ascending; all of the bundle's where none is.
+def wanted_targets(manifest: Manifest, name: str, targets: Sequence[Target]) -> tuple[Target, ...]:
+    """The targets asked for, ascending; all of the manifest's where none is.
 
     Raises:
-        UsageError: the bundle does not have such a target.
+        UsageError: the manifest does not have such a target.
     """
-    available = bundle.manifest.targets
+    available = manifest.targets
     for target in targets:
         if target not in available:
             raise UsageError(
-                f"{bundle.path}: has no kernels for {target.short}; it has {', '.join(t.short for t in available)}"
+                f"{name}: has no kernels for {target.short}; it has {', '.join(t.short for t in available)}"
             )
     return tuple(sorted(set(targets))) or available
 
 
 def _weigh(
-    bundle: Bundle, local: Toolchain, targets: Sequence[Target], other_ptxas: str | None
+    manifest: Manifest, name: str, local: Toolchain, targets: Sequence[Target], other_ptxas: str | None
 ) -> tuple[list[Finding], list[Finding], set[Target]]:
     """What the toolchains' differences mean: refused, accepted, and the targets that do not serve."""
     refused: list[Finding] = []
     accepted: list[Finding] = []
     unfit: set[Target] = set()
-    for difference in bundle.manifest.toolchain.differences(local):
+    for difference in manifest.toolchain.differences(local):
         if difference.part != ASSEMBLER:
             raise IncompatibleError(
-                f"{bundle.path}: {difference}; its kernels would not be found, or not be the right ones: "
+                f"{name}: {difference}; its kernels would not be found, or not be the right ones: "
                 f"use a bundle for Triton {local.triton}, or this bundle in the image it was built for"
             )
         target = Target.parse(difference.subject)

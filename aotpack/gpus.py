@@ -69,6 +69,33 @@ def read_driver() -> Driver | None:
     )
 
 
+def read_archs() -> frozenset[int] | None:
+    """The compute capabilities, without the point, of the GPUs that NVML tells of; None where it tells of none.
+
+    NVML answers in the process that asks without making anything of CUDA's, so that it may still fork
+    (nvml.h, ``nvmlDeviceGetCudaComputeCapability``). It tells of more GPUs than ``CUDA_VISIBLE_DEVICES`` names.
+    """
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2():
+            return None
+    except (OSError, AttributeError):
+        return None
+    found = set()
+    try:
+        for ordinal in range(_number(nvml, "nvmlDeviceGetCount_v2")):
+            device, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
+            _check("nvmlDeviceGetHandleByIndex_v2", nvml.nvmlDeviceGetHandleByIndex_v2(ordinal, ctypes.byref(device)))
+            capability = nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
+            _check("nvmlDeviceGetCudaComputeCapability", capability)
+            found.add(major.value * 10 + minor.value)
+    except (AttributeError, RuntimeError):  # a symbol that is not there, a GPU that this user may not ask
+        return None
+    finally:
+        nvml.nvmlShutdown()
+    return frozenset(found) or None
+
+
 def _ask() -> dict[str, Any] | None:
     try:
         cuda = ctypes.CDLL("libcuda.so.1")

@@ -299,7 +299,7 @@ def _build_stub(folder: Path, header: Path) -> None:
 
 def _pinned(folder: Path, text: bytes) -> list[str]:
     """Flags that take the oldest version of the functions that would need a new glibc for their place alone."""
-    local, version = _local_glibc(), _FIRST_VERSION.get(platform.machine())
+    local, version = local_glibc(), _FIRST_VERSION.get(platform.machine())
     if local is None or release(local) < _DLFCN_MOVED or version is None:
         return []
     used = [name for name in _DLFCN if name.encode() in text]
@@ -308,7 +308,7 @@ def _pinned(folder: Path, text: bytes) -> list[str]:
     return ["-include", str(path)]
 
 
-def _local_glibc() -> str | None:
+def local_glibc() -> str | None:
     """The glibc of this process, or None where it runs on another C library."""
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
@@ -350,7 +350,7 @@ def place_helpers(
     launches = list(launches)
     needed = _requests(launches)
     refused = [_unknown(request.source) for digest, request in needed.items() if digest not in ours]
-    local = _local_glibc()
+    local = local_glibc()
     usable: dict[str, Helper] = {}
     for helper in (ours[digest] for digest in needed if digest in ours):
         if local is None or release(local) < release(helper.glibc):

@@ -87,7 +87,8 @@ def describe(
 
     Args:
         src: an ``ASTSource``.
-        metadata: the back end's options by name among others; after a hit as JSON kept them.
+        metadata: the back end's options by name among others; after a hit as JSON kept them, which in a store is
+            without the cache key.
         metadata_group: the entry's files.
         times: how long the stages took, in microseconds.
         cache_hit: whether the cache had it.
@@ -100,6 +101,7 @@ def describe(
     target = Target(backend=told.backend, arch=told.arch, warp_size=told.warp_size)
     backend = backend_of(target)
     options = {name: _tuples(metadata[name]) for name in vars(backend.parse_options({})) if name in metadata}
+    computed = _hash(src, backend, options)
     key, problem = None, ""
     try:
         key = compile_key_of(function, target, src.signature, src.constants, src.attrs, options)
@@ -108,13 +110,13 @@ def describe(
     return Launch(
         kernel=kernel_name(function),
         name=str(src.name)[:150],
-        cache_key=metadata["hash"],
+        cache_key=metadata.get("hash", computed),
         target=target,
         hit=cache_hit,
         milliseconds=times.total / 1000,
         cache=next((Path(path).parent.parent for path in metadata_group.values()), Path()),
         key=key,
-        exact=_hash(src, backend, options) == metadata["hash"],
+        exact=computed == metadata.get("hash", computed),
         problem=problem,
         source=_source_of(function),
         build=Build(toolchain=local_toolchain([target]), libtriton=local_libtriton(), python=platform.python_version()),

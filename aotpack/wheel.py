@@ -21,7 +21,7 @@ import re
 import stat
 import time
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -30,13 +30,15 @@ from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from aotpack import __version__, selftest
+from aotpack.archive import MANIFEST
 from aotpack.atomic import write_atomically
 from aotpack.bundle import Bundle
-from aotpack.digests import canonical_json, hex_of
+from aotpack.digests import canonical_json
 from aotpack.elf import release
 from aotpack.errors import OutputError, UsageError
 from aotpack.fitting import wanted_targets
-from aotpack.manifest import Artifact, Helper
+from aotpack.manifest import Helper, Manifest, narrow
+from aotpack.store import blob_path, kinds_of
 from aotpack.targets import Target
 
 GROUP = "aotpack.bundles"
@@ -77,24 +79,22 @@ class _Plan:
 
     Attributes:
         bundle: where it comes from.
-        targets: whose kernels it carries, ascending.
-        helpers: those of one Python, or none.
+        part: what the bundle's manifest says of what it carries.
     """
 
     bundle: Bundle
-    targets: tuple[Target, ...]
-    helpers: tuple[Helper, ...]
+    part: Manifest
 
     @property
     def project(self) -> str:
         """The project: ``aotpack-kernels-vllm-sm90``."""
-        manifest = self.bundle.manifest
-        name = "-".join(["aotpack-kernels", manifest.engine, *(target.short for target in self.targets)])
+        engine = self.part.engine
+        name = "-".join(["aotpack-kernels", engine, *(target.short for target in self.part.targets)])
         try:
             return canonicalize_name(name, validate=True)
         except InvalidName:
             raise UsageError(
-                f"{self.bundle.path}: a wheel cannot be named after the engine {manifest.engine!r}: "
+                f"{self.bundle.path}: a wheel cannot be named after the engine {engine!r}: "
                 "names of packages have ASCII letters, digits, '.', '-' and '_' alone; use the bundle itself"
             ) from None
 
@@ -106,23 +106,12 @@ class _Plan:
     @property
     def tag(self) -> str:
         """Python, ABI and platform that it is for: ``cp311-cp311-manylinux_2_17_x86_64``, or ``py3-none-any``."""
-        if not self.helpers:
+        if not self.part.helpers:
             return "py3-none-any"
-        found = _python_of(self.helpers[0])
-        glibc = max([_LOWEST_GLIBC, *(release(helper.glibc)[:2] for helper in self.helpers)])
+        found = _python_of(self.part.helpers[0])
+        glibc = max([_LOWEST_GLIBC, *(release(helper.glibc)[:2] for helper in self.part.helpers)])
         python = f"cp{found['major']}{found['minor']}"
         return f"{python}-{python}{found['abi']}-manylinux_{glibc[0]}_{glibc[1]}_{found['machine']}"
-
-    def artifacts(self) -> dict[str, Artifact]:
-        """What it carries, by file name below ``blobs``."""
-        listed = [
-            (kind, artifact)
-            for entry in self.bundle.manifest.entries
-            if entry.key.target in self.targets
-            for kind, artifact in entry.artifacts
-        ]
-        listed += [("so", helper.artifact) for helper in self.helpers]
-        return {f"{hex_of(artifact.digest)}.{kind}": artifact for kind, artifact in listed}
 
 
 def write_wheels(
@@ -150,8 +139,9 @@ def write_wheels(
     """
     if not directory.is_dir():
         raise OutputError(f"{directory}: no such directory; create it, or choose another --output")
-    wanted = wanted_targets(bundle, targets)
-    plans = [_Plan(bundle=bundle, targets=wanted, helpers=helpers) for helpers in _per_python(bundle, minors)]
+    wanted = wanted_targets(bundle.manifest, str(bundle.path), targets)
+    parts = [narrow(bundle.manifest, wanted, suffix) for suffix in _suffixes(bundle, minors)]
+    plans = [_Plan(bundle=bundle, part=part) for part in parts]
     version, blobs = wheel_version(bundle), dict(bundle.blobs())
     wheels = [
         (directory / f"{plan.package}-{version}-{plan.tag}.whl", _archive(_files(plan, version, blobs)))
@@ -172,20 +162,16 @@ def write_wheels(
                 "--output"
             ) from None
     return tuple(
-        Wheel(
-            path=path,
-            size=len(data),
-            entries=sum(entry.key.target in wanted for entry in bundle.manifest.entries),
-            helpers=len(plan.helpers),
-        )
-        for plan, (path, data) in zip(plans, wheels, strict=True)
+        Wheel(path=path, size=len(data), entries=len(part.entries), helpers=len(part.helpers))
+        for part, (path, data) in zip(parts, wheels, strict=True)
     )
 
 
-def _per_python(bundle: Bundle, minors: Sequence[str] | None) -> list[tuple[Helper, ...]]:
-    """The helpers of each wheel: those of one Python, or none."""
-    helpers = bundle.manifest.helpers
-    pythons = {suffix: next(helper for helper in helpers if helper.suffix == suffix) for suffix in _suffixes(helpers)}
+def _suffixes(bundle: Bundle, minors: Sequence[str] | None) -> list[str | None]:
+    """Whose native helpers go in, a wheel for each; None stands for a wheel without any."""
+    pythons = {helper.suffix: helper for helper in bundle.manifest.helpers}
+    if minors is not None and not minors:
+        return [None]
     known = {suffix: _python_of(helper).expand(r"\g<major>.\g<minor>\g<abi>") for suffix, helper in pythons.items()}
     for minor in minors or ():
         if minor not in known.values():
@@ -194,12 +180,7 @@ def _per_python(bundle: Bundle, minors: Sequence[str] | None) -> list[tuple[Help
                 f"{bundle.path}: has no native helpers for Python {minor}; it has {listed}: choose from them with "
                 "--python, or build the bundle with that Python"
             )
-    chosen = [suffix for suffix, minor in known.items() if minors is None or minor in minors]
-    return [tuple(helper for helper in helpers if helper.suffix == suffix) for suffix in chosen] or [()]
-
-
-def _suffixes(helpers: Iterable[Helper]) -> list[str]:
-    return list(dict.fromkeys(helper.suffix for helper in helpers))
+    return [suffix for suffix, minor in known.items() if minors is None or minor in minors] or [None]
 
 
 def _python_of(helper: Helper) -> re.Match[str]:
@@ -238,25 +219,29 @@ def wheel_version(bundle: Bundle) -> str:
 
 def _files(plan: _Plan, version: str, blobs: Mapping[str, bytes]) -> dict[str, bytes]:
     """The files of a wheel and their contents, in their order: the package's, then those about it, RECORD last."""
-    manifest, store = plan.bundle.manifest, f"{plan.package}/store"
+    store = f"{plan.package}/store"
     carries = {
         "bundle": plan.bundle.digest,
-        "targets": [str(target) for target in plan.targets],
-        "helpers": plan.helpers[0].suffix if plan.helpers else None,
+        "targets": [str(target) for target in plan.part.targets],
+        "helpers": plan.part.helpers[0].suffix if plan.part.helpers else None,
     }
     package = {
         f"{plan.package}/__init__.py": f'"""{_summary(plan)}."""\n'.encode(),
         f"{plan.package}/__main__.py": Path(selftest.__file__).read_bytes(),
         f"{store}/{selftest.CARRIES}": (canonical_json(carries) + "\n").encode(),
-        f"{store}/manifest.json": manifest.to_bytes(),
+        f"{store}/{MANIFEST}": plan.bundle.manifest.to_bytes(),
     }
-    package |= {f"{store}/blobs/{name}": blobs[artifact.digest] for name, artifact in plan.artifacts().items()}
+    package |= {
+        f"{store}/{blob_path(digest, kind)}": blobs[digest]
+        for digest, kinds in kinds_of(plan.part).items()
+        for kind in kinds
+    }
     about = f"{plan.package}-{version}.dist-info"
     described = {
         f"{about}/METADATA": _metadata(plan, version).encode(),
         f"{about}/WHEEL": (
             f"Wheel-Version: 1.0\nGenerator: aotpack {__version__}\n"
-            f"Root-Is-Purelib: {'false' if plan.helpers else 'true'}\nTag: {plan.tag}\n"
+            f"Root-Is-Purelib: {'false' if plan.part.helpers else 'true'}\nTag: {plan.tag}\n"
         ).encode(),
         f"{about}/entry_points.txt": f"[{GROUP}]\n{plan.package} = {plan.package}\n".encode(),
     }
@@ -270,25 +255,24 @@ def _record_digest(data: bytes) -> str:
 
 
 def _summary(plan: _Plan) -> str:
-    manifest, archs = plan.bundle.manifest, ", ".join(target.short for target in plan.targets)
+    part, archs = plan.part, ", ".join(target.short for target in plan.part.targets)
     return (
-        f"Triton kernels of {manifest.engine} {manifest.engine_version} for {archs}, "
-        f"compiled ahead of time with Triton {manifest.toolchain.triton}"
+        f"Triton kernels of {part.engine} {part.engine_version} for {archs}, "
+        f"compiled ahead of time with Triton {part.toolchain.triton}"
     )
 
 
 def _metadata(plan: _Plan, version: str) -> str:
     """The METADATA file (core metadata 2.1)."""
-    manifest = plan.bundle.manifest
-    pins = (f"{manifest.engine}=={manifest.engine_version}", f"triton=={manifest.toolchain.triton}")
-    helpers = f"{len(plan.helpers)}, for `{plan.helpers[0].suffix}`" if plan.helpers else "none"
-    entries = sum(entry.key.target in plan.targets for entry in manifest.entries)
+    part = plan.part
+    pins = (f"{part.engine}=={part.engine_version}", f"triton=={part.toolchain.triton}")
+    helpers = f"{len(part.helpers)}, for `{part.helpers[0].suffix}`" if part.helpers else "none"
     return f"""\
 Metadata-Version: 2.1
 Name: {plan.project}
 Version: {version}
 Summary: {_summary(plan)}
-Keywords: {",".join(("aotpack", "triton", *pins, *(target.short for target in plan.targets)))}
+Keywords: {",".join(("aotpack", "triton", *pins, *(target.short for target in part.targets)))}
 Classifier: Environment :: GPU :: NVIDIA CUDA
 Classifier: Operating System :: POSIX :: Linux
 Classifier: Programming Language :: Python :: 3
@@ -305,9 +289,9 @@ Triton compiles as ever.
 |---|---|
 | engine | `{pins[0]}` |
 | Triton | `{pins[1]}` |
-| entries | {entries} |
+| entries | {len(part.entries)} |
 | native helpers | {helpers} |
-| families | {", ".join(manifest.families)} |
+| families | {", ".join(part.families)} |
 | bundle | `{plan.bundle.digest}` |
 
 `python -m {plan.package}` checks the files against the bundle's manifest.

@@ -22,13 +22,13 @@ from aotpack.bundle import Bundle, open_bundle, write_bundle
 from aotpack.cli import main
 from aotpack.digests import digest_bytes
 from aotpack.elf import glibc_baseline, release
-from aotpack.errors import BundleError, DocumentError, ToolchainError
+from aotpack.errors import AotpackError, BundleError, DocumentError, ToolchainError
 from aotpack.helpers import BuiltHelper, HelperSource, build_helper, choose_interpreters
 from aotpack.install import install_bundle, uninstall
 from aotpack.interpreters import Interpreter, find_interpreter, running_minor
 from aotpack.manifest import Helper, read_manifest
 from aotpack.receipts import HELPERS, read_receipts
-from aotpack.runtime.helpers import serve_helpers
+from aotpack.runtime import trouble
 from aotpack.tritoncache import directory_name
 from aotpack.verify import heal, verify_cache
 from tests.archives import members_of, tree
@@ -425,7 +425,11 @@ def knobs(monkeypatch: pytest.MonkeyPatch) -> Any:
     from triton import knobs
 
     monkeypatch.setattr(knobs.build, "impl", None)
-    runtime._activate.cache_clear()
+    monkeypatch.setattr(knobs.cache, "manager_class", None)
+    # As in a process that has not activated yet.
+    monkeypatch.setattr(runtime, "_SERVED", [])
+    monkeypatch.setattr(runtime, "_LOOKED", set())
+    monkeypatch.setattr(trouble, "_SAID", set())
     return knobs
 
 
@@ -461,7 +465,8 @@ def test_triton_is_handed_the_installed_helper(
     assert digest_bytes(got.read_bytes()) == helper.artifact.digest
 
 
-def test_what_is_not_installed_goes_to_the_one_that_was_asked_before(knobs: Any, cache: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("cache")
+def test_what_is_not_installed_goes_to_the_one_that_was_asked_before(knobs: Any, tmp_path: Path) -> None:
     asked = []
 
     def before(name: str, *_: Any) -> str:
@@ -469,15 +474,16 @@ def test_what_is_not_installed_goes_to_the_one_that_was_asked_before(knobs: Any,
         return "theirs"
 
     knobs.build.impl = before
-    serve_helpers(cache)
+    aotpack.activate()
     assert str(ask_triton(tmp_path, "other", b"int other;")) == "theirs"
     assert str(ask_triton(tmp_path, "cuda_utils", b"int other;")) == "theirs"
     assert ask_triton(tmp_path).parent == tmp_path
     assert asked == ["other", "cuda_utils"]
 
 
-def test_what_is_not_installed_is_compiled_by_triton_as_ever(knobs: Any, cache: Path, tmp_path: Path) -> None:
-    serve_helpers(cache)
+@pytest.mark.usefixtures("cache")
+def test_what_is_not_installed_is_compiled_by_triton_as_ever(knobs: Any, tmp_path: Path) -> None:
+    aotpack.activate()
     ours_now = knobs.build.impl
     got = ask_triton(tmp_path, "other", b"int other;")
     assert got.read_bytes()[:4] == b"\x7fELF"
@@ -486,25 +492,28 @@ def test_what_is_not_installed_is_compiled_by_triton_as_ever(knobs: Any, cache: 
 
 
 def test_a_helper_that_was_changed_is_not_handed_out(
-    knobs: Any, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    knobs: Any, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     knobs.build.impl = lambda *_: "theirs"
     aotpack.activate()
     for path in (cache / HELPERS).rglob("*.so"):
         path.write_bytes(b"\x7fELF another")
-    with pytest.warns(RuntimeWarning, match="is not what was installed; install the bundle again"):
+    for _ in range(2):
         assert str(ask_triton(tmp_path)) == "theirs"
+    assert caplog.text.count("is not what was installed; install the bundle again") == 1
     monkeypatch.setenv("AOTPACK_STRICT", "1")
-    with pytest.raises(ValueError, match="is not what was installed"):
+    with pytest.raises(AotpackError, match="is not what was installed"):
         ask_triton(tmp_path)
 
 
-def test_a_damaged_receipt_is_a_warning_and_not_the_end(knobs: Any, cache: Path, tmp_path: Path) -> None:
+def test_a_damaged_receipt_is_a_warning_and_not_the_end(
+    knobs: Any, cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     knobs.build.impl = lambda *_: "theirs"
-    aotpack.activate()
     next((cache / ".aotpack" / "receipts").iterdir()).write_text("{")
-    with pytest.warns(RuntimeWarning, match="not a receipt"):
-        assert str(ask_triton(tmp_path)) == "theirs"
+    aotpack.activate()
+    assert caplog.text.count("not a receipt") == 1
+    assert str(ask_triton(tmp_path)) == "theirs"
 
 
 @pytest.mark.usefixtures("cache")
@@ -515,13 +524,14 @@ def test_activation_can_be_switched_off(knobs: Any, monkeypatch: pytest.MonkeyPa
     assert (knobs.build.impl is not None) is active
 
 
-def test_without_triton_activation_is_one_warning() -> None:
+def test_without_triton_activation_is_one_warning(cache: Path) -> None:
     script = "import sys; sys.modules['triton'] = None; import aotpack; aotpack.activate(); print('served')"
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(cache)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "served\n"
     assert done.stderr.count("aotpack is not active in this process") == 1
-    environment = {**os.environ, "AOTPACK_STRICT": "1"}
+    environment["AOTPACK_STRICT"] = "1"
     strict = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert strict.returncode == 1
     assert "ImportError" in strict.stderr or "ModuleNotFoundError" in strict.stderr

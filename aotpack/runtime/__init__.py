@@ -1,39 +1,101 @@
-"""Load time: what makes an install effective inside the process that serves.
+"""Load time: what makes bundles effective inside the process that serves.
 
 Nothing here may break serving: whatever fails is one warning, and Triton goes on as if aotpack were not there,
 unless ``AOTPACK_STRICT`` asks for the error.
 """
 
 import os
-import warnings
-from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from aotpack.runtime.helpers import serve_helpers
-from aotpack.tritoncache import effective_directory
+from aotpack.runtime.candidates import Candidates, find_candidates
+from aotpack.runtime.lock import Lock
+from aotpack.runtime.trouble import LOG, complain, set_log_level, switched_on, tolerated
+
+if TYPE_CHECKING:  # a process that has nothing to serve does not pay for them
+    from aotpack.runtime.overlay import Served
+    from aotpack.runtime.stores import Place
+
+_LOCK = Lock()
+_SERVED: "list[Served]" = []
+"""What is served in this process: nothing, or one."""
+_LOOKED: set[tuple[str | None, ...]] = set()
+"""Where was looked, as the variables that decide it said."""
+_DECIDING = ("AOTPACK_BUNDLE_PATH", "TRITON_CACHE_DIR", "TRITON_HOME", "HOME")
 
 
 def activate() -> None:
-    """Make what is installed in Triton's cache directory effective in this process, once.
+    """Make the bundles that this process can find effective in it.
 
-    Native helpers whose key could not be known at install are served from there, so that Triton needs no C
-    compiler. ``AOTPACK_DISABLE=1`` switches it off.
+    They are looked for in Triton's cache directory as it is now, where ``AOTPACK_BUNDLE_PATH`` says, and among
+    installed wheels. Those that fit are served to Triton, with their native helpers, wherever its cache directory is
+    moved later. Where there are none, Triton is not even imported. It may be called again, and in each thread: what
+    it did stays as it is, and where the variables say otherwise by then, it looks there too.
+
+    ``AOTPACK_DISABLE=1`` switches it off.
 
     Raises:
         Exception: with ``AOTPACK_STRICT=1`` alone, whatever went wrong.
     """
-    if not _switched_on("AOTPACK_DISABLE"):
-        _activate()
+    if switched_on("AOTPACK_DISABLE"):
+        return
+    with tolerated("aotpack is not active in this process"), _LOCK.held():
+        where = tuple(os.environ.get(name) for name in _DECIDING)
+        if where not in _LOOKED:
+            with tolerated("AOTPACK_LOG_LEVEL is not heeded"):
+                set_log_level()
+            candidates = find_candidates()
+            if candidates:
+                _serve(candidates)
+            else:
+                LOG.debug("there is nothing to serve")
+            _LOOKED.add(where)
 
 
-@lru_cache(maxsize=1)
-def _activate() -> None:
-    try:
-        serve_helpers(effective_directory())
-    except Exception as error:
-        if _switched_on("AOTPACK_STRICT"):
-            raise
-        warnings.warn(f"aotpack is not active in this process: {error}", RuntimeWarning, stacklevel=3)
+def served_places() -> "tuple[Place, ...]":
+    """What is served in this process, in the order in which it is asked."""
+    return _SERVED[0].places if _SERVED else ()
 
 
-def _switched_on(name: str) -> bool:
-    return os.environ.get(name, "") not in {"", "0"}
+def _serve(candidates: Candidates) -> None:
+    from aotpack.runtime.overlay import Served
+    from aotpack.runtime.stores import find_places
+
+    known = {place.identity for place in served_places()}
+    new = [place for place in find_places(candidates) if place.identity not in known]
+    places = tuple(place for place in new if _is_for_this_triton(place))
+    if not places:
+        LOG.info("there is nothing more to serve")
+        return
+    if not _SERVED:
+        served = Served()
+        _install(served)
+        _SERVED.append(served)
+    _SERVED[0].places += places
+    LOG.info("serving %s", "; ".join(map(str, places)))
+
+
+def _install(served: "Served") -> None:
+    from triton import knobs
+
+    from aotpack.runtime.helpers import build_impl
+    from aotpack.runtime.overlay import manager_class
+
+    # A class is not written to the environment (triton/knobs.py, ``toenv``): child processes activate themselves.
+    knobs.cache.manager_class = manager_class(served, knobs.cache.manager_class)
+    knobs.build.impl = build_impl(served.helper, knobs.build.impl)
+
+
+def _is_for_this_triton(place: "Place") -> bool:
+    import triton
+
+    from aotpack.runtime.stores import StorePlace
+
+    if not isinstance(place, StorePlace):
+        return True
+    wanted, found = place.store.manifest.toolchain.triton, triton.__version__
+    if wanted != found:
+        complain(
+            f"{place.store.directory}: is for Triton {wanted} and this process has {found}, so kernels are compiled; "
+            f"use a bundle for Triton {found}"
+        )
+    return bool(wanted == found)
