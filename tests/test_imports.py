@@ -30,7 +30,21 @@ def test_the_command_line_loads_no_compiler_and_little_else() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["bundle", "install", "doctor", "report", "engines", "families", "build", "pool", "compiler", "listener", "misses"],
+    [
+        "bundle",
+        "install",
+        "doctor",
+        "report",
+        "engines",
+        "families",
+        "build",
+        "pool",
+        "compiler",
+        "listener",
+        "misses",
+        "store",
+        "wheel",
+    ],
 )
 def test_no_module_imports_torch_or_triton_before_it_is_used(module: str) -> None:
     assert not loaded_by(f"import aotpack.{module}") & {"torch", "triton"}

@@ -19,7 +19,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from aotpack.build import Built, Selection, build_bundle
-from aotpack.bundle import Bundle
+from aotpack.bundle import Bundle, write_bundle
 from aotpack.deployments import make_services
 from aotpack.engines import Engine
 from aotpack.errors import BundleError, OutputError, UsageError
@@ -28,9 +28,18 @@ from aotpack.selftest import check_store
 from aotpack.targets import Target
 from aotpack.wheel import Wheel, wheel_version, write_wheels
 from tests.conftest import ROOT, SM90, needs_compiler
+from tests.engines import change, copy_engine
 from tests.test_cli import one_error, run
 
 SM100 = Target("cuda", 100)
+ACTIVATE = """
+import aotpack
+aotpack.activate()
+aotpack.activate()
+from triton.runtime.cache import get_cache_manager
+for _ in range(2):
+    assert get_cache_manager("0" * 64).get_group("absent.json") is None
+"""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +47,7 @@ def two_archs(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Bundl
     """A small real bundle for two architectures."""
     needs_compiler()
     services = make_services([load_model("qwen3.5-0.8b")], [1])
-    selection = Selection(engine=engine, targets=(SM90, SM100), families=("memcpy",), services=services)
+    selection = Selection(engine=engine, targets=(SM90, SM100), families=("layernorm",), services=services)
     return build_bundle(selection, output=tmp_path_factory.mktemp("two"), jobs=2).bundle
 
 
@@ -65,9 +74,17 @@ class Environment:
         others = [path for path in sys.path if path.endswith("-packages")]
         (self.site / "others.pth").write_text("\n".join([str(ROOT), *others]) + "\n")
 
-    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
         command = [str(self.python), *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.site.parent)
+        environment = {**os.environ, "TRITON_CACHE_DIR": str(self.python.parent / "cache"), **variables}
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=self.site.parent, env=environment
+        )
+
+    def activate(self, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Activate twice in a process, and look something up as Triton does; the lines of the log are on stderr."""
+        variables = {"AOTPACK_LOG_LEVEL": "INFO", **variables}
+        return self.run("-c", ACTIVATE, **variables)
 
     def pip(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(self.python)]
@@ -119,9 +136,71 @@ def test_wheels_for_two_architectures_live_together(
     assert environment.run("-m", names[1]).returncode == 0
 
 
+def test_wheels_of_one_bundle_for_two_architectures_are_both_served(
+    two_archs: Bundle, tmp_path: Path, environment: Environment
+) -> None:
+    for target in two_archs.manifest.targets:
+        environment.install(the_wheel(two_archs, tmp_path, target))
+    done = environment.activate()
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stderr.splitlines()
+    for target in two_archs.manifest.targets:
+        keys = sum(entry.key.target == target for entry in two_archs.manifest.entries)
+        store = environment.site / f"aotpack_kernels_vllm_{target.short}" / "store"
+        assert f"{keys} keys of vllm 0.33.0 for {target.short} in {store}" in line
+    for target in two_archs.manifest.targets:
+        environment.pip("uninstall", "--yes", f"aotpack-kernels-vllm-{target.short}")
+    assert environment.activate(AOTPACK_LOG_LEVEL="DEBUG").stderr.endswith("there is nothing to serve\n")
+
+
+def test_a_wheel_for_another_triton_warns_once_and_breaks_nothing(
+    built: Built, tmp_path: Path, environment: Environment
+) -> None:
+    manifest = numbered(built, "0.33.0", "3.5.1").manifest
+    other = write_bundle(tmp_path / "other.tar.zst", manifest, dict(built.bundle.blobs()))
+    environment.install(the_wheel(other, tmp_path))
+    assert environment.run("-m", "aotpack_kernels_vllm_sm90").returncode == 0
+    done = environment.activate(AOTPACK_LOG_LEVEL="WARNING")
+    assert (done.returncode, done.stdout) == (0, "")
+    (line,) = done.stderr.splitlines()
+    assert "is for Triton 3.5.1 and this process has 3." in line
+    assert environment.activate(AOTPACK_STRICT="1").returncode == 1
+    off = environment.activate(AOTPACK_STRICT="1", AOTPACK_DISABLE="1")
+    assert (off.returncode, off.stderr) == (0, "")
+
+
+def test_a_wheel_for_an_older_engine_warns_once_and_breaks_nothing(
+    built: Built, engine: Engine, tmp_path: Path, environment: Environment
+) -> None:
+    environment.install(the_wheel(built.bundle, tmp_path))
+    copy = copy_engine(engine, tmp_path / "engine", version="0.34.0")
+    change(copy, "vllm.v1.worker.mamba_utils", "tl.load(", "tl.load((")  # no longer Python, even
+    (environment.site / "vllm").symlink_to(copy / "vllm")
+    done = environment.activate(AOTPACK_LOG_LEVEL="WARNING")
+    assert (done.returncode, done.stdout) == (0, "")
+    (line,) = done.stderr.splitlines()
+    assert "compiled" in line
+
+
+def test_a_wheel_that_is_damaged_warns_once_and_breaks_nothing(
+    built: Built, tmp_path: Path, environment: Environment
+) -> None:
+    environment.install(the_wheel(built.bundle, tmp_path))
+    store = environment.site / "aotpack_kernels_vllm_sm90" / "store"
+    for name in ("carries.json", "manifest.json"):
+        whole = (store / name).read_bytes()
+        (store / name).write_bytes(whole[:-9])
+        done = environment.activate(AOTPACK_LOG_LEVEL="WARNING")
+        assert (done.returncode, done.stdout) == (0, "")
+        (line,) = done.stderr.splitlines()
+        assert f"the bundle of the package aotpack_kernels_vllm_sm90 is not served: {store / name}: " in line
+        (store / name).write_bytes(whole)
+    assert environment.activate(AOTPACK_LOG_LEVEL="WARNING").stderr == ""
+
+
 def test_a_newer_wheel_replaces_the_older_one(built: Built, tmp_path: Path, environment: Environment) -> None:
-    manifest = replace(built.bundle.manifest, engine_version="0.32.0")
-    environment.install(the_wheel(replace(built.bundle, manifest=manifest), tmp_path))
+    triton = built.bundle.manifest.toolchain.triton
+    environment.install(the_wheel(numbered(built, "0.32.0", triton), tmp_path))
     environment.install(the_wheel(built.bundle, tmp_path))
     assert environment.found() == ["aotpack_kernels_vllm_sm90"]
     assert [path.name for path in environment.site.glob("aotpack_kernels*.dist-info")] == [
