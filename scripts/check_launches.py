@@ -6,10 +6,10 @@ launch path, driver and launcher, down to a fake libcuda that is compiled here a
 an empty directory, so there is neither gcc nor ``file``. Each lookup must be a hit, and no helper may be built. Prints
 a JSON report a target; exits with 1 where anything was compiled or a kernel was not launched.
 
-    scripts/check_launches.py BUNDLE --engine ENGINE [--cache DIR] [--libcuda DIR] [--activate]
+    scripts/check_launches.py BUNDLE --engine ENGINE [--cache DIR | --store DIR] [--libcuda DIR] [--activate]
 
 Run it with the Python whose Triton the bundle was built for. Without --cache the bundle is installed into a directory
-of its own first.
+of its own first; with --store nothing is, and what a store has is served in place.
 """
 
 import argparse
@@ -58,15 +58,21 @@ def drive(bundle: Bundle, engine: Engine, target: Target) -> dict[str, Any]:
     hits: set[str] = set()
     misses: list[str] = []
     built: list[str] = []
+    looked_up: list[bool] = []
 
     def run(function: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal launched
+        looked_up.clear()
         kernel = launch(function, *args, **kwargs)
         launched += 1
+        if looked_up == [True]:
+            hits.add(kernel.hash)
         return kernel
 
-    def listen(*, src: Any, metadata: Any, cache_hit: bool, **_: Any) -> None:
-        hits.add(metadata["hash"]) if cache_hit else misses.append(src.name)
+    def listen(*, src: Any, cache_hit: bool, **_: Any) -> None:
+        looked_up.append(cache_hit)
+        if not cache_hit:
+            misses.append(src.name)
 
     def compiling(name: str, *args: Any, **kwargs: Any) -> Any:
         found = compile_helper(name, *args, **kwargs)
@@ -92,6 +98,7 @@ def drive(bundle: Bundle, engine: Engine, target: Target) -> dict[str, Any]:
         "hits": len(hits),
         "misses": misses,
         "built": built,
+        "written": sorted(path.name for path in Path(os.environ["TRITON_CACHE_DIR"]).rglob("*") if path.is_file()),
         "asked": launched,
         "launched": sum(line[0] == "launch" for line in lines),
         "loaded": sum(line[0] == "load" for line in lines),
@@ -111,6 +118,7 @@ def main() -> int:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--engine", help="as for aotpack build; default: the bundle's own release")
     parser.add_argument("--cache", type=Path, help="the cache directory that it is installed in")
+    parser.add_argument("--store", type=Path, help="serve it from here, through AOTPACK_BUNDLE_PATH")
     parser.add_argument("--libcuda", type=Path, help="a directory with a libcuda.so.1; default: the fake one")
     parser.add_argument("--activate", action="store_true", help="call aotpack.activate() before the first launch")
     parser.add_argument("--drive", help=argparse.SUPPRESS)
@@ -130,7 +138,7 @@ def main() -> int:
             (folder / part).mkdir()
         libcuda = options.libcuda or build_fake(folder / "libcuda")
         cache = options.cache or folder / "cache"
-        if options.cache is None:
+        if options.cache is None and options.store is None:
             install_bundle(bundle, cache, libcuda=[str(libcuda)])
         for target in bundle.manifest.targets:
             log = folder / f"{target.short}.log"
@@ -144,8 +152,10 @@ def main() -> int:
                 LOG: str(log),
             }
             environment.pop("CC", None)
+            if options.store is not None:
+                environment["AOTPACK_BUNDLE_PATH"] = str(options.store)
             command = [sys.executable, __file__, str(options.bundle), "--engine", spec, "--drive", str(target)]
-            command += ["--activate"] * options.activate
+            command += ["--activate"] * (options.activate or options.store is not None)
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
             if done.returncode:
                 print(done.stderr, file=sys.stderr)
