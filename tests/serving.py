@@ -20,8 +20,8 @@ from triton.runtime.cache import FileCacheManager, triton_key
 from aotpack.bundle import open_bundle
 from aotpack.sourcekeys import SourceKeys
 from aotpack.sources import EngineSources
-from aotpack.toolchain import attrs_of, backend_of, constexprs_of, gpu_target, signature_of
 from aotpack.targets import Target
+from aotpack.toolchain import attrs_of, backend_of, constexprs_of, gpu_target, signature_of
 
 SM = GPUTarget("cuda", 90, 32)
 ANOTHER = 54321

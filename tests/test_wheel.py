@@ -25,6 +25,7 @@ from aotpack.engines import Engine
 from aotpack.errors import BundleError, OutputError, UsageError
 from aotpack.models import load_model
 from aotpack.selftest import check_store
+from aotpack.store import open_store
 from aotpack.targets import Target
 from aotpack.wheel import Wheel, wheel_version, write_wheels
 from tests.conftest import ROOT, SM90, needs_compiler
@@ -273,6 +274,29 @@ def test_the_manifest_is_the_bundles_own_and_the_artifacts_are_those_of_the_arch
     assert 0 < len(entries) < len(two_archs.manifest.entries)
 
 
+def test_a_store_in_a_wheel_answers_for_what_it_carries_alone(
+    two_archs: Bundle, helped: Bundle, tmp_path: Path
+) -> None:
+    half = open_store(unpacked(the_wheel(two_archs, tmp_path, SM100), tmp_path / "half"))
+    assert half.digest == two_archs.digest
+    assert half.manifest.targets == (SM100,)
+    assert {entry.key.target for entry in half.manifest.entries} == {SM100}
+    whole = open_store(unpacked(the_wheel(two_archs, tmp_path), tmp_path / "whole"))
+    assert whole.manifest == two_archs.manifest
+    assert len({half.identity, whole.identity, two_archs.digest}) == 3
+    without = open_store(unpacked(the_wheel(helped, tmp_path), tmp_path / "without"))
+    assert without.manifest == replace(helped.manifest, helpers=())
+
+
+def test_a_store_that_says_what_another_bundles_part_is_is_refused(
+    built: Built, helped: Bundle, tmp_path: Path
+) -> None:
+    stores = [unpacked(the_wheel(bundle, tmp_path), tmp_path / bundle.digest) for bundle in (built.bundle, helped)]
+    shutil.copy(stores[1] / "carries.json", stores[0])
+    with pytest.raises(BundleError, match=r"carries\.json: bundle: expected the digest of the manifest beside it"):
+        open_store(stores[0])
+
+
 def test_a_bundle_with_helpers_makes_a_wheel_for_each_python(helped: Bundle, tmp_path: Path) -> None:
     wheels = write_wheels(helped, tmp_path)
     suffixes = sorted({helper.suffix for helper in helped.manifest.helpers})
@@ -301,6 +325,21 @@ def test_a_wheel_with_helpers_installs_where_its_python_runs(
     tested = environment.run("-m", "aotpack_kernels_vllm_sm90")
     assert tested.returncode == 0
     assert f"{wheel.helpers} native helpers" in tested.stdout
+
+
+def test_kernels_of_an_installed_wheel_launch_without_any_compile(
+    helped: Bundle, engine: Engine, tmp_path: Path, environment: Environment
+) -> None:
+    (wheel,) = write_wheels(helped, tmp_path, minors=[f"3.{sys.version_info.minor}"])
+    environment.install(wheel)
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    script = ROOT / "scripts" / "check_launches.py"
+    done = environment.run(script, helped.path, "--engine", engine.root, "--cache", cache, "--activate")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert report["hits"] == len(helped.manifest.entries)
+    assert (report["misses"], report["built"]) == ([], [])
 
 
 def test_without_helpers_a_wheel_is_for_every_python(helped: Bundle, tmp_path: Path) -> None:
