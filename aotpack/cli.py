@@ -115,6 +115,22 @@ class _Minors(click.ParamType):  # type: ignore[type-arg]  # generic from click 
         return tuple(dict.fromkeys(parts))
 
 
+class _Size(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on
+    """A size of a file in bytes: ``100MB``, ``2GiB``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d{1,15})\s*(?:([KMG])(I?))?B?", str(value).strip().upper(), re.ASCII)
+        if match is None:
+            self.fail(f"{value!r} is not a size such as 100MB or 2GiB", param, ctx)
+        number, unit, binary = match.groups()
+        factors = {None: 0, "K": 1, "M": 2, "G": 3}
+        return int(number) * int((1024 if binary else 1000) ** factors[unit])
+
+
 class _Setting(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on
     """NAME=VALUE, a value that only the serving machine fixes."""
 
@@ -473,6 +489,67 @@ def inspect(bundle: Path, as_json: bool) -> None:  # noqa: FBT001  # a click fla
     from aotpack.report import show_bundle
 
     show_bundle(open_bundle(bundle), as_json=as_json)
+
+
+@main.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="The directory that gets the wheels. Default: here.",
+)
+@click.option(
+    "--arch",
+    "archs",
+    type=_Archs(),
+    multiple=True,
+    metavar="ARCH",
+    help="Only these architectures of the bundle.",
+)
+@click.option(
+    "--python",
+    "minors",
+    type=_Minors(),
+    metavar="MINORS",
+    help="Pythons whose native helpers go in, a comma list such as 3.11,3.12, or none. Default: all of the bundle's.",
+)
+@click.option(
+    "--max-size",
+    type=_Size(),
+    metavar="SIZE",
+    help="Write nothing where a wheel would be larger: 100MB, 2GiB. PyPI takes 100MiB unless asked for more.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and warnings.")
+def wheel(
+    bundle: Path,
+    output: Path,
+    archs: Sequence[tuple[Target, ...]],
+    minors: tuple[str, ...] | None,
+    max_size: int | None,
+    quiet: bool,  # noqa: FBT001  # a click flag
+) -> None:
+    """Make wheels that carry BUNDLE, for pip to install.
+
+    aotpack.activate() finds and serves them in the process; nothing is laid into a cache. Needs neither torch nor
+    Triton. A wheel is named after the engine and the architectures, and numbered after the releases of engine and
+    Triton: 0.33.0.post30800 is for 0.33.0 with Triton 3.8.0. Kernels serve every Python; native helpers just theirs,
+    so a bundle that has some makes a wheel for each Python. Prints the wheels' paths.
+
+    \b
+    Examples:
+      aotpack wheel bundle.tar.zst
+      aotpack wheel bundle.tar.zst --arch sm90 --python none -o dist/ --max-size 100MB
+    """
+    from aotpack.bundle import open_bundle
+    from aotpack.report import Words, show_wheels
+    from aotpack.wheel import write_wheels
+
+    signal.signal(signal.SIGTERM, _terminated)
+    with Words(quiet=quiet) as words:
+        wheels = write_wheels(open_bundle(bundle), output, targets=_flatten(archs), minors=minors, max_size=max_size)
+        show_wheels(wheels, words)
 
 
 _cache_option = click.option(

@@ -88,7 +88,7 @@ def fit_manifest(
         IncompatibleError: nothing of the bundle serves here, whatever the engine; the message says which part of the
             toolchain differs.
     """
-    wanted = _targets(manifest, name, targets)
+    wanted = wanted_targets(manifest, name, targets)
     local = local_toolchain(wanted)
     refused, accepted, unfit = _weigh(manifest, name, local, wanted, other_ptxas)
     fit_targets = [target for target in wanted if target not in unfit]
@@ -117,7 +117,12 @@ def fit_manifest(
     )
 
 
-def _targets(manifest: Manifest, name: str, targets: Sequence[Target]) -> tuple[Target, ...]:
+def wanted_targets(manifest: Manifest, name: str, targets: Sequence[Target]) -> tuple[Target, ...]:
+    """The targets asked for, ascending; all of the manifest's where none is.
+
+    Raises:
+        UsageError: the manifest does not have such a target.
+    """
     available = manifest.targets
     for target in targets:
         if target not in available:

@@ -6,8 +6,8 @@ error names the place: ``entries[4].artifacts.cubin.digest: expected "sha256:<64
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aotpack.digests import canonical_json, digest_bytes
@@ -287,6 +287,23 @@ def _spell_helper(helper: Helper) -> dict[str, Any]:
 
 def _spell_artifact(artifact: Artifact) -> dict[str, Any]:
     return {"digest": artifact.digest, "size": artifact.size}
+
+
+def narrow(manifest: Manifest, targets: Collection[Target], suffix: str | None) -> Manifest:
+    """What a manifest says of some targets, and of the native helpers of one Python.
+
+    Args:
+        manifest: the whole.
+        targets: whose entries stay, of its targets.
+        suffix: of the helpers that stay; None keeps none.
+    """
+    return replace(
+        manifest,
+        targets=tuple(target for target in manifest.targets if target in targets),
+        entries=tuple(entry for entry in manifest.entries if entry.key.target in targets),
+        helpers=tuple(helper for helper in manifest.helpers if helper.suffix == suffix),
+        missing=tuple(item for item in manifest.missing if item.key.target in targets),
+    )
 
 
 def read_manifest(data: bytes) -> Manifest:

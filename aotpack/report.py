@@ -25,6 +25,7 @@ from aotpack.manifest import Manifest, Reached
 from aotpack.misses import Miss
 from aotpack.tritoncache import directory_name
 from aotpack.verify import Checked, Healed
+from aotpack.wheel import Wheel
 
 VERSION = 1
 
@@ -214,6 +215,14 @@ def show_coverage(coverage: Coverage, *, as_json: bool) -> None:
             click.echo(f"missing: {missing}")
     for unknown in coverage.unknowns:
         click.echo(f"unknown: {unknown.name} (family {unknown.family}) is fixed by {unknown.fixed_by}")
+
+
+def show_wheels(wheels: Iterable[Wheel], words: Words) -> None:
+    """Wheels that were written: their paths as data, the rest as words."""
+    for wheel in wheels:
+        helpers = f" and {_count(wheel.helpers, 'native helper')}" if wheel.helpers else ""
+        words.say(f"{wheel.path.name}: {_count(wheel.entries, 'key')}{helpers}, {wheel.size:,} bytes")
+        click.echo(str(wheel.path))
 
 
 def show_installed(installed: Installed) -> None:

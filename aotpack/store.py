@@ -4,6 +4,9 @@
 what a file of an entry is from the end of its name (triton/compiler/compiler.py, ``CompiledKernel``). A store holds
 no path and no cache key, so it serves from wherever it lies: it is what a wheel carries. It is only ever read.
 
+A wheel may carry a part: some of the bundle's targets, and the native helpers of one Python or of none. A file
+``carries.json`` says which; the manifest is the bundle's all the same, so that its digest is the bundle's identity.
+
 The metadata in a store has no ``hash``, the cache key that Triton's own has. Triton 3.6, 3.8 and 3.9 do not read it:
 they are handed the hash beside the metadata.
 """
@@ -15,8 +18,11 @@ from aotpack.archive import MANIFEST, MAX_MANIFEST
 from aotpack.atomic import directory_that_lands
 from aotpack.bundle import Bundle
 from aotpack.digests import digest_bytes, hex_of
+from aotpack.documents import Node, parse_document
 from aotpack.errors import BundleError, DocumentError, OutputError, UnsupportedFormatError
-from aotpack.manifest import Artifact, Manifest, read_manifest
+from aotpack.keys import read_target
+from aotpack.manifest import Artifact, Manifest, narrow, read_manifest
+from aotpack.selftest import CARRIES
 
 SHARED_OBJECT = "so"
 """The kind of a native helper; those of kernels are ``manifest.ARTIFACT_KINDS``."""
@@ -30,13 +36,19 @@ class Store:
 
     Attributes:
         directory: where it lies.
-        manifest: its index.
+        manifest: its index: of what it carries alone, where that is a part of the bundle.
         digest: the bundle's identity.
     """
 
     directory: Path
     manifest: Manifest
     digest: str
+
+    @property
+    def identity(self) -> str:
+        """What no store has that carries something else."""
+        suffixes = {helper.suffix for helper in self.manifest.helpers}
+        return " ".join([self.digest, *map(str, self.manifest.targets), *sorted(suffixes)])
 
     def path(self, artifact: Artifact, kind: str) -> Path:
         """The file of an artifact.
@@ -45,7 +57,12 @@ class Store:
             artifact: of the manifest's.
             kind: ``cubin``, ``json``, or ``so``.
         """
-        return self.directory / _BLOBS / f"{hex_of(artifact.digest)}.{kind}"
+        return self.directory / blob_path(artifact.digest, kind)
+
+
+def blob_path(digest: str, kind: str) -> str:
+    """Where an artifact lies below a store."""
+    return f"{_BLOBS}/{hex_of(digest)}.{kind}"
 
 
 def is_store(directory: Path) -> bool:
@@ -63,13 +80,13 @@ def unpack_store(bundle: Bundle, directory: Path) -> Store:
         OutputError: something else is in the way.
         OSError: the directory cannot be made, or the disk is full.
     """
-    kinds = _kinds(bundle.manifest)
+    kinds = kinds_of(bundle.manifest)
     with directory_that_lands(directory) as filling:
         blobs = filling / _BLOBS
         blobs.mkdir()
         for digest, data in bundle.blobs():
             for kind in sorted(kinds[digest]):
-                _write(blobs / f"{hex_of(digest)}.{kind}", data)
+                _write(filling / blob_path(digest, kind), data)
         _write(filling / MANIFEST, bundle.manifest.to_bytes())
         for place in (blobs, filling):
             place.chmod(0o755)
@@ -82,7 +99,7 @@ def unpack_store(bundle: Bundle, directory: Path) -> Store:
     return store
 
 
-def _kinds(manifest: Manifest) -> dict[str, set[str]]:
+def kinds_of(manifest: Manifest) -> dict[str, set[str]]:
     """What each artifact is, by digest."""
     found: dict[str, set[str]] = {}
     for entry in manifest.entries:
@@ -107,11 +124,11 @@ def open_store(directory: Path) -> Store:
     """
     path = directory / MANIFEST
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_MANIFEST + 1)
-        if len(data) > MAX_MANIFEST:
-            raise BundleError(f"{path}: has more than {MAX_MANIFEST} bytes, and no more are read; unpack it again")
+        data = _read(path)
         manifest = read_manifest(data)
+        path = directory / CARRIES
+        if path.exists():
+            manifest = _narrowed(manifest, digest_bytes(data), parse_document(_read(path)))
     except OSError as error:
         raise BundleError(f"{path}: cannot be read: {error.strerror}; unpack the bundle again") from None
     except UnsupportedFormatError as error:
@@ -119,3 +136,20 @@ def open_store(directory: Path) -> Store:
     except DocumentError as error:
         raise BundleError(f"{path}: {error}; unpack the bundle again") from None
     return Store(directory=directory, manifest=manifest, digest=digest_bytes(data))
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(MAX_MANIFEST + 1)
+    if len(data) > MAX_MANIFEST:
+        raise BundleError(f"{path}: has more than {MAX_MANIFEST} bytes, and no more are read; unpack it again")
+    return data
+
+
+def _narrowed(manifest: Manifest, digest: str, carries: Node) -> Manifest:
+    """What a manifest says of what a store carries."""
+    carries.only("bundle", "targets", "helpers")
+    if carries.field("bundle").digest() != digest:
+        raise carries.field("bundle").error(f"the digest of the manifest beside it, {digest}")
+    targets = {read_target(target) for target in carries.field("targets").items()}
+    return narrow(manifest, targets, carries.field("helpers").text() if carries.has("helpers") else None)

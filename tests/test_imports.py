@@ -45,6 +45,7 @@ def test_the_command_line_loads_no_compiler_and_little_else() -> None:
         "store",
         "runtime.overlay",
         "runtime.helpers",
+        "wheel",
     ],
 )
 def test_no_module_imports_torch_or_triton_before_it_is_used(module: str) -> None:

@@ -123,7 +123,7 @@ class StorePlace:
             store: the store.
             targets: those of its targets that this process may need.
         """
-        self.identity = store.digest
+        self.identity = store.identity
         self.store = store
         self.targets = targets
         self._fit: Fit | None = None

@@ -111,18 +111,19 @@ class StandIn(ModuleType):
 
 
 class Release(importlib.metadata.Distribution):
-    """The distribution of an engine's package as far as its name and version."""
+    """The distribution of an engine's package as far as its name, its version, and where its files are."""
 
-    def __init__(self, name: str, version: str) -> None:
+    def __init__(self, name: str, version: str, root: Path) -> None:
+        self._root = root
         self._metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
 
     def read_text(self, filename: str) -> str | None:
         """The metadata, and no other file."""
         return self._metadata if filename == "METADATA" else None
 
-    def locate_file(self, path: str | PathLike[str]) -> NoReturn:
-        """No file of it is anywhere."""
-        raise TracingError(f"the engine's distribution is asked for {path}, and it is not installed")
+    def locate_file(self, path: str | PathLike[str]) -> Path:
+        """Where a file of it is, as in an environment."""
+        return self._root / path
 
 
 class Stubs(importlib.metadata.DistributionFinder, importlib.abc.Loader):
@@ -156,7 +157,7 @@ class Stubs(importlib.metadata.DistributionFinder, importlib.abc.Loader):
         self._spared = frozenset(spared)
         self._root = root
         self._package = package
-        self._release = Release(package, version)
+        self._release = Release(package, version, root)
         self._real = set(real)
         self._substitutes = substitutes
 
