@@ -6,7 +6,7 @@ MODEL is a directory with a config.json; its weights are random. ``--wheel`` is 
 made was installed (``pip install --no-deps --target``); only the runs with aotpack see it. A task is ``MODE:CASE`` with
 the mode ``eager`` or ``default``, a process of its own for each:
 
-- ``prime``: empty caches, no aotpack; leaves what ``warm`` finds, and vLLM's own torch.compile cache for all that follow;
+- ``prime``: empty caches, no aotpack; leaves what ``warm`` finds, and vLLM's own torch.compile cache for all others;
 - ``cold``: an empty Triton cache, no aotpack;
 - ``bundle``: an empty Triton cache, the wheel, vLLM's JIT monitor armed to raise once the engine serves, and in eager
   mode no C compiler on PATH; ``sweep`` is the same, and sends requests of many sizes and drives a vision tower besides;
