@@ -1,17 +1,19 @@
 """Serve with a real vLLM on a real GPU, without and with aotpack, and time start-up and first requests.
 
-    python -m tests.gpu.serve MODEL --wheel DIR --out FILE [--runs 3] [--modes eager,default]
+    python -m tests.gpu.serve MODEL --wheel DIR --work DIR --out FILE TASK...
 
-MODEL is a directory with a config.json; its weights are random. DIR is where a wheel that ``aotpack wheel`` made was
-installed (``pip install --no-deps --target DIR``); only the runs with aotpack see it. Each run is a process of its own:
+MODEL is a directory with a config.json; its weights are random. ``--wheel`` is where a wheel that ``aotpack wheel``
+made was installed (``pip install --no-deps --target``); only the runs with aotpack see it. A task is ``MODE:CASE`` with
+the mode ``eager`` or ``default``, a process of its own for each:
 
+- ``prime``: empty caches, no aotpack; leaves what ``warm`` finds, and vLLM's own torch.compile cache for all others;
 - ``cold``: an empty Triton cache, no aotpack;
 - ``bundle``: an empty Triton cache, the wheel, vLLM's JIT monitor armed to raise once the engine serves, and in eager
-  mode no C compiler on PATH;
-- ``warm``: the Triton cache that a run before has left, no aotpack.
+  mode no C compiler on PATH; ``sweep`` is the same, and sends requests of many sizes and drives a vision tower besides;
+- ``warm``: the Triton cache that ``prime`` has left, no aotpack.
 
-vLLM's own torch.compile cache is warm in all of them. The first bundle run of each mode also sends requests of many
-sizes and drives a vision tower. Prints and writes the table and every run as JSON.
+Prints each run, and writes the table of medians with every run as JSON; a file that is there is added to, so that a
+long plan can be split. In eager mode nothing is kept between runs but Triton's cache, so ``prime`` counts as ``cold``.
 """
 
 import argparse
@@ -95,7 +97,7 @@ def once(model: Path, *, eager: bool, strict: bool, sweep: bool, options: dict[s
 
 def without_compilers(folder: Path) -> str:
     """A PATH with all that this process's has but compilers."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     for directory in os.environ["PATH"].split(os.pathsep):
         for path in sorted(Path(directory).iterdir()) if Path(directory).is_dir() else []:
             if not COMPILERS.match(path.name) and not (folder / path.name).exists():
@@ -103,33 +105,43 @@ def without_compilers(folder: Path) -> str:
     return str(folder)
 
 
-def run(case: str, mode: str, number: int, arguments: argparse.Namespace, work: Path) -> dict[str, Any]:
+def run(mode: str, case: str, number: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """One run in a process of its own."""
-    cache = work / f"warm-{mode}" if case in ("prime", "warm") else Path(tempfile.mkdtemp(prefix=case, dir=work))
+    work: Path = arguments.work
+    warm = work / f"warm-{mode}"
+    cache = warm if case in ("prime", "warm") else Path(tempfile.mkdtemp(prefix=case, dir=work))
     environment = {**os.environ, "TRITON_CACHE_DIR": str(cache), "VLLM_CACHE_ROOT": str(work / "vllm")}
     command = [sys.executable, "-m", "tests.gpu.serve", str(arguments.model), "--once", "--options", arguments.options]
     command += ["--eager"] * (mode == "eager")
-    if case == "bundle":
+    if case in ("bundle", "sweep"):
         environment["PYTHONPATH"] = f"{arguments.wheel}:{environment['PYTHONPATH']}"
         environment["AOTPACK_LOG_LEVEL"] = "INFO"
         if mode == "eager":
-            environment["PATH"] = str(work / "path")
-        command += ["--strict", *["--sweep"] * (number == 0)]
+            environment["PATH"] = without_compilers(work / "path")
+        command += ["--strict", *["--sweep"] * (case == "sweep")]
     else:
         environment["AOTPACK_DISABLE"] = "1"
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    (arguments.out.parent / f"{mode}-{case}-{number}.log").write_text(done.stdout[-20_000:] + done.stderr[-60_000:])
+    log = arguments.out.parent / f"{mode}-{case}-{number}.log"
+    log.write_text(done.stdout[-20_000:] + done.stderr[-60_000:])
+    shutil.rmtree(cache) if cache != warm else None
     if done.returncode:
-        return {"case": case, "mode": mode, "failed": done.stderr.strip().splitlines()[-1:] or [done.returncode]}
-    return {"case": case, "mode": mode, **json.loads(done.stdout.strip().splitlines()[-1])}
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        return {"mode": mode, "case": case, "failed": last[0]}
+    return {"mode": mode, "case": case, **json.loads(done.stdout.strip().splitlines()[-1])}
 
 
 def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The table: medians, and what was compiled in all."""
+    """The table: medians, and the most that any run compiled."""
+    counted = {("eager", "prime"): "cold", ("eager", "sweep"): "bundle", ("default", "sweep"): "bundle"}
     rows = []
-    for mode in dict.fromkeys(run["mode"] for run in runs):
+    for mode in ("default", "eager"):
         for case in CASES:
-            ours = [run for run in runs if (run["mode"], run["case"]) == (mode, case) and "failed" not in run]
+            ours = [
+                run
+                for run in runs
+                if run["mode"] == mode and counted.get((mode, run["case"]), run["case"]) == case and "failed" not in run
+            ]
             if ours:
                 names = ("startup_seconds", "first_request_ms", "second_request_ms")
                 rows.append(
@@ -147,14 +159,13 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Prime the caches, then run each case in turn, so that all share the same hour."""
+    """Run the tasks one after the other, so that all share the same hour."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
+    parser.add_argument("tasks", nargs="*")
     parser.add_argument("--wheel", type=Path)
+    parser.add_argument("--work", type=Path)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--modes", default="eager,default")
-    parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--options", default="{}", help="further arguments of vllm.LLM, as JSON")
     for name in ("--once", "--eager", "--strict", "--sweep"):
         parser.add_argument(name, action="store_true", help=argparse.SUPPRESS)
@@ -166,18 +177,15 @@ def main() -> None:
         )
         print(json.dumps(report))
         return
-    with tempfile.TemporaryDirectory() as name:
-        work, runs = Path(name), []
-        without_compilers(work / "path")
-        for mode in arguments.modes.split(","):
-            order = ["prime"] * ("warm" in arguments.cases) + arguments.cases.split(",") * arguments.runs
-            for place, case in enumerate(order):
-                number = sum(earlier == case for earlier in order[:place])
-                runs.append(run(case, mode, number, arguments, work))
-                print(json.dumps({key: value for key, value in runs[-1].items() if key != "hits"}), flush=True)
-                arguments.out.write_text(json.dumps({"table": summary(runs), "runs": runs}, indent=2) + "\n")
-        for row in summary(runs):
-            print(json.dumps(row))
+    arguments.work.mkdir(exist_ok=True)
+    runs = json.loads(arguments.out.read_text())["runs"] if arguments.out.exists() else []
+    for task in arguments.tasks:
+        mode, _, case = task.partition(":")
+        runs.append(run(mode, case, len(runs), arguments))
+        print(json.dumps(runs[-1]), flush=True)
+        arguments.out.write_text(json.dumps({"table": summary(runs), "runs": runs}, indent=2) + "\n")
+    for row in summary(runs):
+        print(json.dumps(row))
 
 
 if __name__ == "__main__":
