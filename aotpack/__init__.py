@@ -14,8 +14,9 @@ Each module holds one noun, and imports go down this list only, which ``lint-imp
 - what is asked of a machine or a bundle: ``coverage``, ``doctor``, ``misses``, ``verify``;
 - what is done: ``build``, ``install``, ``wheel``, and ``runtime`` in the process that serves; ``fitting`` says which
   entries serve on a machine and under which keys, ``pool`` runs the workers;
-- bundles and caches: ``bundle``, ``helpers`` (Triton's C modules), ``leftovers`` (entries that Triton made),
-  ``tritoncache``, ``landing``, ``receipts``, ``listener``, ``record``;
+- bundles and caches: ``store`` (a bundle unpacked, to be served in place), ``bundle``, ``helpers`` (Triton's C
+  modules), ``leftovers`` (entries that Triton made), ``tritoncache``, ``landing``, ``receipts``, ``listener``,
+  ``record``;
 - keys, on the worker's side: ``compiler``, ``tracing``, ``families``, ``engines``, ``deployments``, ``models``;
 - what a bundle says: ``manifest``, ``archive``, ``sourcekeys``, ``sources``, ``toolchain``, ``keys``, ``targets``;
 - the ground: ``documents``, ``atomic``, ``elf``, ``gpus``, ``interpreters``, ``mounts``, ``selftest`` (of a wheel),
@@ -37,6 +38,6 @@ __version__ = "0.1.0"
 
 
 def activate() -> None:
-    """Make what is installed effective in this process, see ``aotpack.runtime``."""
+    """Make the bundles that this process can find effective in it, see ``aotpack.runtime``."""
     # By name, since nothing but a process that serves needs it.
     import_module("aotpack.runtime").activate()

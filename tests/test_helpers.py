@@ -7,6 +7,7 @@ import re
 import struct
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -29,6 +30,7 @@ from aotpack.interpreters import Interpreter, find_interpreter, running_minor
 from aotpack.manifest import Helper, read_manifest
 from aotpack.receipts import HELPERS, read_receipts
 from aotpack.runtime import trouble
+from aotpack.store import unpack_store
 from aotpack.tritoncache import directory_name
 from aotpack.verify import heal, verify_cache
 from tests.archives import members_of, tree
@@ -415,6 +417,15 @@ def test_without_helpers_the_same_launch_fails_for_want_of_a_compiler(
 def test_where_the_key_cannot_be_known_the_load_time_path_serves(helped: Bundle, engine: Any, tmp_path: Path) -> None:
     install_bundle(helped, tmp_path, libcuda=["/not/where/it/is"])
     assert_all_launched(launch(helped, engine.root, "--cache", tmp_path, "--activate"), helped)
+
+
+def test_a_store_serves_every_launch_in_place(helped: Bundle, engine: Any, tmp_path: Path) -> None:
+    store = unpack_store(helped, tmp_path / "store")
+    done = launch(helped, engine.root, "--store", store.directory)
+    assert_all_launched(done, helped)
+    # Triton keeps what it was handed for a C text under its own key.
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    assert all(name.endswith(suffix) for name in json.loads(done.stdout)["written"])
 
 
 # Load time

@@ -44,6 +44,8 @@ def test_the_command_line_loads_no_compiler_and_little_else() -> None:
         "misses",
         "store",
         "wheel",
+        "runtime.overlay",
+        "runtime.helpers",
     ],
 )
 def test_no_module_imports_torch_or_triton_before_it_is_used(module: str) -> None:

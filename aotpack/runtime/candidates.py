@@ -42,9 +42,12 @@ def find_candidates() -> Candidates:
     with tolerated("what is installed in Triton's cache is not served"):
         cache = effective_directory()
         caches = (cache,) if receipt_paths(cache) else ()
+    wheels: tuple[EntryPoint, ...] = ()
+    with tolerated("the bundles of installed wheels are not served"):
+        wheels = tuple(entry_points(group=GROUP))
     elements = [element for element in os.environ.get("AOTPACK_BUNDLE_PATH", "").split(":") if element]
     return Candidates(
         caches=caches,
         named=tuple(Path(os.path.abspath(element)) for element in elements),  # noqa: PTH100  # not through links
-        wheels=tuple(entry_points(group=GROUP)),
+        wheels=wheels,
     )

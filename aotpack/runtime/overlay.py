@@ -167,11 +167,18 @@ class _Overlay:
                 return act(self._ordinary())
             except OSError as error:
                 self._cannot_write = True
+                why = error.strerror or error
                 warn(
-                    f"Triton's cache cannot be written ({error.filename}: {error.strerror}): what is in no bundle is "
-                    f"compiled into {_private_directory()}, for this process alone"
+                    f"Triton's cache {_directory()} cannot be written ({why}): what is in no bundle is compiled into "
+                    f"{_private_directory()}, for this process alone"
                 )
         return act(type(self).private(self._key))
+
+
+def _directory() -> str:
+    from triton import knobs
+
+    return str(knobs.cache.dir)
 
 
 def manager_class(served: Served, before: Callable[..., Any] | None) -> type:

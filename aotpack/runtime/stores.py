@@ -193,15 +193,12 @@ _LOCK = Lock()
 
 def _serving_engine(name: str) -> Engine | None:
     """The engine of that name in this process, installed or merely on the path; it is not imported."""
-    found = installed_engine(name)
-    if found is not None:
-        return found
-    try:
+    with tolerated("the engine's files are not compared with the bundle"):
+        found = installed_engine(name)
+        if found is not None:
+            return found
         spec = find_spec(name)
-    except ValueError:  # a module that was made by hand
-        return None
-    for place in (spec and spec.submodule_search_locations) or ():
-        with tolerated("the engine's files are not compared"):
+        for place in (spec and spec.submodule_search_locations) or ():
             return find_engine(place, LOG.debug)
     return None
 
