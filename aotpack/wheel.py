@@ -44,8 +44,8 @@ from aotpack.targets import Target
 GROUP = "aotpack.bundles"
 """The entry point group of packages that carry a store."""
 
-LEVEL = 9
-"""Of deflate, the one compression that every installer reads."""
+LEVEL = 6
+"""Of deflate, the one compression that every installer reads; 9 takes six times as long and saves one per cent."""
 
 _EARLIEST, _LATEST = 315532800, 4354819198
 """The times that a zip archive can hold, in seconds since the epoch: 1980-01-01 to 2107-12-31."""
