@@ -20,6 +20,7 @@ from aotpack.targets import Target
 from aotpack.toolchain import KeyMaker, Toolchain, local_toolchain
 
 ASSEMBLER = "assembler"
+NOTHING = "nothing in it serves here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,8 @@ class Fit:
         accepted: differences that were accepted on purpose, with the reason given.
         shifted: kernels that stand in other lines here, and were given other keys.
         compared: whether the engine's files were here to compare with.
+        withdrawn: cache keys under which a kernel that is refused for its source would still be found, were it
+            installed: Triton's key does not hold all that decides its code.
     """
 
     placements: tuple[Placement, ...]
@@ -52,6 +55,7 @@ class Fit:
     accepted: tuple[Finding, ...]
     shifted: tuple[str, ...]
     compared: bool
+    withdrawn: tuple[str, ...]
 
 
 def fit_bundle(
@@ -81,31 +85,35 @@ def fit_manifest(
     Raises:
         UsageError: the bundle does not have such a target.
         ToolchainError: there is no Triton here.
-        IncompatibleError: nothing of the bundle serves here; the message says which part of the toolchain, or of the
-            engine, differs.
+        IncompatibleError: nothing of the bundle serves here, whatever the engine; the message says which part of the
+            toolchain differs.
     """
     wanted = _targets(manifest, name, targets)
     local = local_toolchain(wanted)
     refused, accepted, unfit = _weigh(manifest, name, local, wanted, other_ptxas)
+    fit_targets = [target for target in wanted if target not in unfit]
+    if not fit_targets:
+        raise IncompatibleError(f"{name}: {NOTHING}: {refused[0]}")
     source_keys, shifted, findings = _source_keys(manifest, engine)
-    refused += findings
     maker = KeyMaker()
-    placements = tuple(
-        Placement(
-            entry=entry,
-            cache_keys=tuple(maker.key_of(entry.key, source_key) for source_key in source_keys[entry.key.kernel]),
-        )
-        for entry in manifest.entries
-        if entry.key.target in wanted and entry.key.target not in unfit and entry.key.kernel in source_keys
-    )
-    if refused and not placements:
-        raise IncompatibleError(f"{name}: nothing in it serves here: {refused[0]}")
+    placements: list[Placement] = []
+    withdrawn: list[str] = []
+    for entry in manifest.entries:
+        if entry.key.target not in fit_targets:
+            continue
+        kernel = entry.key.kernel
+        if kernel in source_keys:
+            cache_keys = tuple(maker.key_of(entry.key, source_key) for source_key in source_keys[kernel])
+            placements.append(Placement(entry=entry, cache_keys=cache_keys))
+        else:
+            withdrawn += [maker.key_of(entry.key, key) for key in manifest.kernel(kernel).cache_keys]
     return Fit(
-        placements=placements,
-        refused=tuple(refused),
+        placements=tuple(placements),
+        refused=(*refused, *findings),
         accepted=tuple(accepted),
         shifted=shifted,
         compared=engine is not None,
+        withdrawn=tuple(withdrawn),
     )
 
 

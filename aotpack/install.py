@@ -9,16 +9,16 @@ manifests and, while an install runs, what it stages. Triton never looks there.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aotpack.bundle import Bundle
 from aotpack.digests import digest_bytes
 from aotpack.engines import Engine
-from aotpack.errors import CacheError
+from aotpack.errors import CacheError, IncompatibleError
 from aotpack.findings import Finding
-from aotpack.fitting import Fit, Placement, fit_bundle
+from aotpack.fitting import NOTHING, Fit, Placement, fit_bundle
 from aotpack.helpers import Placed, place_helpers
 from aotpack.landing import Landing, at_work, lay, remove_empty, remove_file, staging
 from aotpack.receipts import (
@@ -32,7 +32,7 @@ from aotpack.receipts import (
     receipt_path,
 )
 from aotpack.targets import Target
-from aotpack.tritoncache import GROUP_PREFIX, CacheEntry, group_root, is_whole, reported
+from aotpack.tritoncache import GROUP_PREFIX, CacheEntry, directory_name, group_root, is_whole, reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,8 @@ def install_bundle(
         libcuda: where libcuda will be, see ``aotpack.helpers.place_helpers``.
 
     Raises:
-        UsageError, ToolchainError, IncompatibleError: as ``fit_bundle``.
+        UsageError, ToolchainError: as ``fit_bundle``.
+        IncompatibleError: as ``fit_bundle``, and where the engine has none of the kernels as they were.
         BundleError: the bundle is damaged; the cache is as it was.
         CacheError: the cache cannot be written, or the disk is full; no half entry is left.
     """
@@ -107,7 +108,24 @@ def install_bundle(
     launches = [(placement.entry.key, blobs[placement.entry.metadata.digest]) for placement in fit.placements]
     helpers = place_helpers(bundle.manifest.helpers, launches, blobs, libcuda=libcuda)
     with reported(cache):
+        if not fit.placements:
+            _withdraw(bundle, cache, fit.withdrawn)
+            raise IncompatibleError(f"{bundle.path}: {NOTHING}: {fit.refused[0]}")
         return _install(bundle, cache, _landings(cache, fit.placements, blobs), fit, helpers)
+
+
+def _withdraw(bundle: Bundle, cache: Path, cache_keys: Iterable[str]) -> set[str]:
+    """Take out entries of an earlier install that must not serve this engine; the paths that are gone.
+
+    Their keys are the engine's still where Triton's key does not hold what has changed, so they would be found.
+    """
+    earlier = _earlier(bundle, cache)
+    directories = {directory_name(cache_key) for cache_key in cache_keys}
+    files = [file for file in earlier.files if file.directory in directories] if earlier else []
+    for file in sorted(files, key=lambda file: not file.name.startswith(GROUP_PREFIX)):
+        _remove_if_ours(cache / file.path, file)
+    remove_empty({cache / file.directory for file in files})
+    return {file.path for file in files}
 
 
 def _blobs(bundle: Bundle, placements: Sequence[Placement]) -> dict[str, bytes]:
@@ -134,9 +152,11 @@ def _install(bundle: Bundle, cache: Path, kernels: Sequence[Landing], fit: Fit, 
     missing: list[Landing] = []
     with at_work(cache):
         earlier = _earlier(bundle, cache)
+        gone = _withdraw(bundle, cache, fit.withdrawn)
         # What an earlier install of this bundle wrote, for another architecture or engine, is ours still.
-        files = {file.path: file for file in earlier.files} if earlier else {}
+        files = {file.path: file for file in earlier.files if file.path not in gone} if earlier else {}
         ours = set(files)
+        accepted = (*(earlier.accepted if earlier else ()), *(str(finding) for finding in fit.accepted))
         for landing in (*kernels, *helpers.landings, _manifest(bundle, cache)):
             lies_there = landing.lies_in(cache)
             if not lies_there and _is_anothers(cache, landing, ours):
@@ -151,7 +171,7 @@ def _install(bundle: Bundle, cache: Path, kernels: Sequence[Landing], fit: Fit, 
             name=bundle.path.name,
             source=Path(os.path.abspath(bundle.path)),  # noqa: PTH100  # resolve() would follow links
             cache=cache,
-            accepted=tuple(str(finding) for finding in fit.accepted),
+            accepted=tuple(dict.fromkeys(accepted)),
             files=tuple(sorted(files.values(), key=_order)),
         )
         if missing or earlier != receipt:

@@ -14,7 +14,9 @@ from aotpack.bundle import Bundle, open_bundle, write_bundle
 from aotpack.engines import Engine, find_engine
 from aotpack.errors import IncompatibleError
 from aotpack.fitting import Fit, fit_bundle
+from aotpack.install import install_bundle
 from aotpack.targets import Target
+from aotpack.tritoncache import directory_name
 from tests.conftest import ROOT
 from tests.engines import change, copy_engine
 
@@ -105,12 +107,34 @@ def test_a_local_suffix_makes_no_other_release(engine: Engine, bundle: Bundle, t
     assert fit(bundle, copy_engine(engine, tmp_path / "local", version="0.33.0+cu130")).refused == ()
 
 
-def test_an_engine_without_any_of_the_kernels_is_refused(bundle: Bundle, tmp_path: Path) -> None:
-    (tmp_path / "vllm").mkdir()
-    (tmp_path / "vllm" / "__init__.py").write_text("")
-    (tmp_path / "vllm" / "_version.py").write_text("__version__ = '0.33.0'\n")
+def test_an_engine_without_any_of_the_kernels_is_refused_and_nothing_stays_for_it(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    root, cache = tmp_path / "engine", tmp_path / "cache"
+    (root / "vllm").mkdir(parents=True)
+    (root / "vllm" / "__init__.py").write_text("")
+    (root / "vllm" / "_version.py").write_text("__version__ = '0.33.0'\n")
+    install_bundle(bundle, cache)
     with pytest.raises(IncompatibleError, match=r"nothing in it serves here: I104 .*: the text of"):
-        fit(bundle, tmp_path)
+        install_bundle(bundle, cache, engine=find_engine(str(root), print))
+    assert not list(cache.glob("*/*.cubin"))
+
+
+def test_a_kernel_that_is_refused_now_does_not_stay_from_an_earlier_install(
+    bundle: Bundle, installed: Path, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    before = install_bundle(bundle, cache)
+    change(installed, MEMCPY, "def _memcpy_u64_tiled(", "def _memcpy_u64_tiled(  # patched\n")
+    after = install_bundle(bundle, cache, engine=find_engine(str(installed), print))
+    held = {placement.entry.key.digest: placement.cache_keys for placement in before.fit.placements}
+    refused = [entry for entry in bundle.manifest.entries if entry.key.kernel in HELPED]
+    assert refused
+    assert len(after.fit.placements) == len(held) - len(refused)
+    for entry in refused:
+        directories = {directory_name(key) for key in held[entry.key.digest]}
+        assert not any((cache / directory).exists() for directory in directories)
+        assert directories.isdisjoint(after.receipt.entries)
 
 
 @pytest.fixture
