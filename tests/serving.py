@@ -8,6 +8,7 @@ It knows the kernels of a bundle without importing their engine. No GPU is neede
 import json
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -100,6 +101,8 @@ class Serving:
 
     def become_another_user(self) -> None:
         """Go on as another user; what root alone may read is read before."""
+        for module in ("candidates", "helpers", "overlay"):
+            import_module(f"aotpack.runtime.{module}")
         assert triton_key()
         assert backend_of(Target("cuda", 90)).hash()
         os.setgroups([])

@@ -17,7 +17,9 @@ import pytest
 from aotpack.build import Built
 from aotpack.bundle import Bundle, write_bundle
 from aotpack.engines import Engine
+from aotpack.fitting import fit_bundle
 from aotpack.install import install_bundle
+from aotpack.record import read_launches
 from aotpack.store import Store, open_store, unpack_store
 from tests.archives import tree
 from tests.conftest import ROOT
@@ -198,6 +200,16 @@ def test_a_wheel_without_its_store_is_one_warning(serve: Serve, original: Store,
     done = serve(f"{LOOK_UP}; {ACTIVATE}", PYTHONPATH=tmp_path)
     (line,) = warnings(done)
     assert "the bundle of the package carrier is not served" in line
+
+
+def test_the_listener_tells_of_what_is_served(serve: Serve, bundle: Bundle, original: Store, tmp_path: Path) -> None:
+    listening = f"from aotpack.listener import listen; listen('{tmp_path}/hits.jsonl', hits=True)"
+    serve(f"{listening}; {LOOK_UP}", AOTPACK_BUNDLE_PATH=original.directory)
+    launches = read_launches(tmp_path / "hits.jsonl")
+    assert {launch.key for launch in launches} == {entry.key for entry in bundle.manifest.entries}
+    expected = {key for placement in fit_bundle(bundle).placements for key in placement.cache_keys}
+    assert {launch.cache_key for launch in launches} <= expected
+    assert all(launch.hit and launch.exact and launch.cache == original.directory for launch in launches)
 
 
 # What is not served
