@@ -128,7 +128,8 @@ def run(mode: str, case: str, number: int, arguments: argparse.Namespace) -> dic
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         return {"mode": mode, "case": case, "failed": last[0]}
-    return {"mode": mode, "case": case, **json.loads(done.stdout.strip().splitlines()[-1])}
+    report = next(line for line in reversed(done.stdout.splitlines()) if line.startswith('{"startup'))
+    return {"mode": mode, "case": case, **json.loads(report)}
 
 
 def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -169,7 +170,7 @@ def main() -> None:
     parser.add_argument("--options", default="{}", help="further arguments of vllm.LLM, as JSON")
     for name in ("--once", "--eager", "--strict", "--sweep"):
         parser.add_argument(name, action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     if arguments.once:
         options = json.loads(arguments.options)
         report = once(
