@@ -13,6 +13,7 @@ import os
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +90,7 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="no torch.compile, no CUDA graphs")
     parser.add_argument("--options", type=json.loads, default={}, help="further arguments of vllm.LLM, as JSON")
     arguments = parser.parse_args()
-    for name, value in (
-        ("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
-        ("VLLM_USE_FLASHINFER_SAMPLER", "0"),
-        ("VLLM_NO_USAGE_STATS", "1"),
-        ("HF_HUB_OFFLINE", "1"),
-    ):
-        os.environ.setdefault(name, value)
+    prepare()
     recording = Recording()
     recording.install()
     engine, meta = _start(arguments.model, eager=arguments.eager, options=arguments.options)
@@ -110,6 +105,17 @@ def main() -> None:
     lookups = {f"{phase}: {'hit' if hit else 'compiled'}": n for (phase, hit), n in sorted(recording.lookups.items())}
     times = {name: value for name, value in meta.items() if name.endswith(("_ms", "_seconds"))}
     print(json.dumps({**times, "keys": len(recording.launches), "lookups": lookups}, indent=2))
+
+
+def prepare() -> None:
+    """Have vLLM run in this process, and ask no network."""
+    for name, value in (
+        ("VLLM_ENABLE_V1_MULTIPROCESSING", "0"),
+        ("VLLM_USE_FLASHINFER_SAMPLER", "0"),
+        ("VLLM_NO_USAGE_STATS", "1"),
+        ("HF_HUB_OFFLINE", "1"),
+    ):
+        os.environ.setdefault(name, value)
 
 
 def _start(model: Path, *, eager: bool, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -188,8 +194,8 @@ def _send(engine: Any, recording: Recording) -> None:
                 print(f"not served: {sampling}: {error}")
 
 
-def _see(engine: Any) -> None:
-    """Drive the vision tower over images and videos of several sizes."""
+def _see(engine: Any, made: Callable[[], object] | None = None) -> None:
+    """Drive a vision tower over images and videos of several sizes; ``made`` is called once the tower is there."""
     import torch
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.models.qwen3_vl import Qwen3_VisionTransformer
@@ -201,6 +207,8 @@ def _see(engine: Any) -> None:
             tower = Qwen3_VisionTransformer(config.model_config.hf_config.vision_config, norm_eps=1e-6, prefix="visual")
         for parameter in tower.parameters():
             parameter.data.normal_(0, 0.02)
+        if made is not None:
+            made()
         for grid in GRIDS:
             patches = sum(time_ * height * width for time_, height, width in grid)
             pixels = torch.randn(patches, 3 * 2 * 16 * 16, dtype=config.model_config.dtype, device="cuda")
