@@ -246,16 +246,10 @@ _SELECTION = (
 )
 
 
-def _archs_option(*, required: bool) -> Callable[[_F], _F]:
-    return click.option(
-        "--arch",
-        "archs",
-        type=_Archs(),
-        multiple=True,
-        required=required,
-        metavar="ARCH",
-        help="GPU architecture: sm90, sm_90, 90 or 9.0; a comma list, or repeated.",
-    )
+def _archs_option(
+    text: str = "GPU architecture: sm90, sm_90, 90 or 9.0; a comma list, or repeated.", *, required: bool = False
+) -> Callable[[_F], _F]:
+    return click.option("--arch", "archs", type=_Archs(), multiple=True, required=required, metavar="ARCH", help=text)
 
 
 def _selecting(command: _F) -> _F:
@@ -426,7 +420,7 @@ def keys(archs: Sequence[tuple[Target, ...]], as_json: bool, **options: Any) -> 
 
 @main.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@_archs_option(required=False)
+@_archs_option()
 @_selecting
 @click.option(
     "--recorded",
@@ -500,14 +494,7 @@ def inspect(bundle: Path, as_json: bool) -> None:  # noqa: FBT001  # a click fla
     default=Path(),
     help="The directory that gets the wheels. Default: here.",
 )
-@click.option(
-    "--arch",
-    "archs",
-    type=_Archs(),
-    multiple=True,
-    metavar="ARCH",
-    help="Only these architectures of the bundle.",
-)
+@_archs_option("Only these architectures of the bundle.")
 @click.option(
     "--python",
     "minors",
@@ -562,14 +549,7 @@ _cache_option = click.option(
 @main.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @_cache_option
-@click.option(
-    "--arch",
-    "archs",
-    type=_Archs(),
-    multiple=True,
-    metavar="ARCH",
-    help="Only these architectures of the bundle.",
-)
+@_archs_option("Only these architectures of the bundle.")
 @click.option(
     "--engine",
     "spec",

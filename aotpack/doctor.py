@@ -38,7 +38,7 @@ from aotpack.mounts import mount_of, read_table
 from aotpack.receipts import OURS, Receipt, read_receipt
 from aotpack.targets import Target
 from aotpack.toolchain import Toolchain, local_toolchain
-from aotpack.tritoncache import GROUP_PREFIX, directory_name, is_whole, resolved_directory
+from aotpack.tritoncache import GROUP_PREFIX, directory_name, is_whole, resolved_directory, same_directory
 
 _SPARE_BYTES, _SPARE_INODES = 16 << 20, 256
 """What should be free beside what is installed: about thirty kernels that are compiled there, IR and all."""
@@ -678,7 +678,7 @@ def probe_receipts(cache: Path) -> tuple[list[Receipt], Section]:
                     hint=f"install a bundle for Triton {here.version}",
                 )
             )
-        if not _same_directory(before, cache):
+        if not same_directory(before, cache):
             findings.append(
                 Finding(
                     code="D116",
@@ -696,13 +696,6 @@ def _found(directory: Path, pattern: str) -> list[Path]:
         return sorted(directory.glob(pattern))
     except OSError:
         return []
-
-
-def _same_directory(one: Path, other: Path) -> bool:
-    try:
-        return one == other or one.samefile(other)
-    except OSError:
-        return False
 
 
 def installed_for(cache: Path, receipts: Iterable[Receipt]) -> tuple[tuple[Target, str], ...]:

@@ -58,6 +58,14 @@ def _home(variables: Mapping[str, str]) -> str:
     return variables.get("TRITON_HOME") or os.path.expanduser("~")  # noqa: PTH111  # as Triton does
 
 
+def same_directory(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one directory, by whatever links; False where that cannot be told."""
+    try:
+        return one == other or one.samefile(other)
+    except OSError:
+        return False
+
+
 def directory_name(cache_key: str) -> str:
     """The name of an entry's directory.
 

@@ -27,7 +27,16 @@ from aotpack.landing import Landing, at_work, lay, remove_empty, remove_file, st
 from aotpack.manifest import Entry
 from aotpack.receipts import InstalledFile, Receipt, find_receipt, read_receipt, receipt_paths
 from aotpack.targets import Target
-from aotpack.tritoncache import GROUP_PREFIX, CacheEntry, cache_key_of, group_file, group_root, is_whole, reported
+from aotpack.tritoncache import (
+    GROUP_PREFIX,
+    CacheEntry,
+    cache_key_of,
+    group_file,
+    group_root,
+    is_whole,
+    reported,
+    same_directory,
+)
 
 _HEAL = "aotpack verify --fix lays it anew from its bundle, or takes it out so that Triton compiles it"
 
@@ -245,19 +254,12 @@ def _problem(cache: Path, file: InstalledFile) -> tuple[str, str] | None:
     root = group_root(data, file.directory, _stem(file.name))
     if root is None:
         return "V112", f"{file.name} is not what was installed"
-    return None if _same_directory(root, cache) else ("V113", f"{file.name} names {root}")
+    return None if same_directory(root, cache) else ("V113", f"{file.name} names {root}")
 
 
 def _stem(name: str) -> str:
     """The stem of an entry's files, of its group file's name."""
     return name.removeprefix(GROUP_PREFIX).removesuffix(".json")
-
-
-def _same_directory(one: Path, other: Path) -> bool:
-    try:
-        return one.samefile(other)
-    except OSError:
-        return False
 
 
 def _is_tritons(place: Path, group: str, stem: str) -> bool:

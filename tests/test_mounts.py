@@ -21,7 +21,7 @@ broken
 @pytest.mark.parametrize(
     ("path", "point", "kind"),
     [
-        ("/root/.triton", "/", "overlay"),
+        ("/home/user/.triton", "/", "overlay"),
         ("/tmp", "/tmp", "tmpfs"),
         ("/tmpfoo", "/", "overlay"),
         ("/data/cache", "/data", "nfs4"),
