@@ -32,7 +32,7 @@ from aotpack.receipts import (
     receipt_path,
 )
 from aotpack.targets import Target
-from aotpack.tritoncache import GROUP_PREFIX, CacheEntry, directory_name, group_root, is_whole, reported
+from aotpack.tritoncache import GROUP_PREFIX, CacheEntry, directory_name, group_root, is_whole, reported, stem_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +206,7 @@ def _is_anothers(cache: Path, landing: Landing, ours: set[str]) -> bool:
         return False
     if not landing.mark.startswith(GROUP_PREFIX):
         return f"{landing.directory}/{landing.mark}" not in ours and _size(place / landing.mark) > 0
-    stem = landing.mark.removeprefix(GROUP_PREFIX).removesuffix(".json")
+    stem = stem_of(landing.mark)
     try:
         group = (place / landing.mark).read_bytes()
     except OSError:
@@ -271,7 +271,7 @@ def _remove_if_ours(path: Path, file: InstalledFile) -> bool | None:
             data = opened.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    stem = file.name.removeprefix(GROUP_PREFIX).removesuffix(".json")
+    stem = stem_of(file.name)
     group = file.name.startswith(GROUP_PREFIX) and group_root(data, file.directory, stem) is not None
     if not group and digest_bytes(data) != file.digest:
         return False

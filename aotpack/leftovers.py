@@ -17,7 +17,7 @@ from aotpack.errors import AotpackError
 from aotpack.keys import CompileKey
 from aotpack.receipts import read_receipts
 from aotpack.targets import Target
-from aotpack.tritoncache import GROUP_PREFIX
+from aotpack.tritoncache import GROUP_PREFIX, stem_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ def find_leftovers(cache: Path, names: Iterable[str]) -> list[Leftover]:
 
 
 def _stem(group: Path) -> str:
-    return group.name.removeprefix(GROUP_PREFIX).removesuffix(".json")
+    return stem_of(group.name)
 
 
 def is_of(left: Leftover, kernel: str) -> bool:

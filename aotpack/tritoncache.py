@@ -58,6 +58,15 @@ def _home(variables: Mapping[str, str]) -> str:
     return variables.get("TRITON_HOME") or os.path.expanduser("~")  # noqa: PTH111  # as Triton does
 
 
+def stem_of(group: str) -> str:
+    """The stem of an entry's files, by the name of its group file.
+
+    >>> stem_of("__grp__kernel.json")
+    'kernel'
+    """
+    return group.removeprefix(GROUP_PREFIX).removesuffix(".json")
+
+
 def same_directory(one: Path, other: Path) -> bool:
     """Whether two paths lead to one directory, by whatever links; False where that cannot be told."""
     try:

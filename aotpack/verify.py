@@ -36,6 +36,7 @@ from aotpack.tritoncache import (
     is_whole,
     reported,
     same_directory,
+    stem_of,
 )
 
 _HEAL = "aotpack verify --fix lays it anew from its bundle, or takes it out so that Triton compiles it"
@@ -229,7 +230,7 @@ class _State:
 
 def _examine(cache: Path, files: tuple[InstalledFile, ...]) -> _State:
     place = cache / files[0].directory
-    stems = {file.name: _stem(file.name) for file in files if file.name.startswith(GROUP_PREFIX)}
+    stems = {file.name: stem_of(file.name) for file in files if file.name.startswith(GROUP_PREFIX)}
     problems = {file.name: problem for file in files if (problem := _problem(cache, file))}
     by_group = problems.keys() <= stems.keys()
     if by_group and (wrong := next((found for stem in stems.values() if (found := _mismatch(place, stem))), "")):
@@ -251,15 +252,10 @@ def _problem(cache: Path, file: InstalledFile) -> tuple[str, str] | None:
         return "V112", f"{file.name} cannot be read: {error.strerror}"
     if not file.name.startswith(GROUP_PREFIX):
         return None if digest_bytes(data) == file.digest else ("V112", f"{file.name} is not what was installed")
-    root = group_root(data, file.directory, _stem(file.name))
+    root = group_root(data, file.directory, stem_of(file.name))
     if root is None:
         return "V112", f"{file.name} is not what was installed"
     return None if same_directory(root, cache) else ("V113", f"{file.name} names {root}")
-
-
-def _stem(name: str) -> str:
-    """The stem of an entry's files, of its group file's name."""
-    return name.removeprefix(GROUP_PREFIX).removesuffix(".json")
 
 
 def _is_tritons(place: Path, group: str, stem: str) -> bool:
@@ -348,7 +344,7 @@ def _with(receipt: Receipt, landings: Sequence[Landing]) -> Receipt:
 def _groups(cache: Path, state: _State) -> Iterator[Landing]:
     for file in state.files:
         if file.name.startswith(GROUP_PREFIX):
-            content = group_file(cache, file.directory, _stem(file.name))
+            content = group_file(cache, file.directory, stem_of(file.name))
             yield Landing(directory=file.directory, files=((file.name, content),))
 
 

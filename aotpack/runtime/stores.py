@@ -30,7 +30,7 @@ from aotpack.runtime.lock import Lock
 from aotpack.runtime.trouble import LOG, tolerated, warn
 from aotpack.store import SHARED_OBJECT, Store, is_store, open_store, unpack_store
 from aotpack.targets import Target
-from aotpack.tritoncache import GROUP_PREFIX, directory_name, group_root
+from aotpack.tritoncache import GROUP_PREFIX, directory_name, group_root, stem_of
 
 STORE = "store"
 """The directory of a wheel's package that is its store."""
@@ -106,7 +106,7 @@ class InstalledPlace:
             content = (self.cache / directory / group).read_bytes()
         except OSError:
             return False  # taken out since, or not for this user
-        return group_root(content, directory, group.removeprefix(GROUP_PREFIX).removesuffix(".json")) is not None
+        return group_root(content, directory, stem_of(group)) is not None
 
     def helper(self, source: str, file: str) -> File | None:
         """A native helper."""
