@@ -15,7 +15,7 @@ def loaded_by(code: str) -> set[str]:
 
 
 def test_the_command_line_loads_no_compiler_and_little_else() -> None:
-    loaded = loaded_by("import aotpack.cli")
+    loaded = {name for name in loaded_by("import aotpack.cli") if not name.startswith("aotpack.cli.")}
     assert not loaded & HEAVY
     assert {name for name in loaded if name.startswith("aotpack.")} <= {
         "aotpack.cli",

@@ -1,0 +1,159 @@
+"""Commands on what is installed in a cache directory."""
+
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from aotpack.cli.options import archs_option, cache_option, flatten, json_option, terminated
+from aotpack.errors import UsageError
+from aotpack.targets import Target
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@cache_option
+@archs_option("Only these architectures of the bundle.")
+@click.option(
+    "--engine",
+    "spec",
+    metavar="ENGINE",
+    help="The engine that will serve, whose files the kernels are compared with: a directory, a wheel, or a release. "
+    "Default: the one that is installed in this environment, if any.",
+)
+@click.option(
+    "--other-ptxas",
+    metavar="REASON",
+    help="Install although the ptxas here is not the one that compiled; the reason is kept in the receipt.",
+)
+@click.option(
+    "--libcuda-dir",
+    "libcuda",
+    multiple=True,
+    metavar="DIR",
+    help="Where the driver's libcuda.so.1 will be, as ldconfig -p names it; several directories joined by colons; "
+    "repeatable for several machines. Default: TRITON_LIBCUDA_PATH, else where it is here, else the usual places.",
+)
+def install(
+    bundle: Path,
+    cache_dir: Path | None,
+    archs: Sequence[tuple[Target, ...]],
+    spec: str | None,
+    other_ptxas: str | None,
+    libcuda: tuple[str, ...],
+) -> None:
+    """Lay the kernels of BUNDLE into the Triton cache.
+
+    Needs the Triton that will serve, and no GPU, no network, no compiler. Every digest is checked before anything
+    is written; installing twice changes nothing. The engine's files are read, never imported: a kernel that stands
+    in other lines gets the key that Triton will ask for, and one whose source differs is refused by name while the
+    others are installed; the exit code is then 1. So it is for native helpers that this machine cannot use.
+
+    \b
+    Examples:
+      aotpack install bundle.tar.zst
+      aotpack install bundle.tar.zst --cache-dir /opt/triton-cache --arch sm90
+      aotpack install bundle.tar.zst --engine /opt/vllm/lib/python3.12/site-packages
+    """
+    from aotpack.bundle import open_bundle
+    from aotpack.engines import find_engine, installed_engine
+    from aotpack.install import install_bundle
+    from aotpack.report import Words, show_installed
+    from aotpack.tritoncache import effective_directory
+
+    signal.signal(signal.SIGTERM, terminated)
+    opened = open_bundle(bundle)
+    engine = find_engine(spec, Words(quiet=False).say) if spec else installed_engine(opened.manifest.engine)
+    installed = install_bundle(
+        opened,
+        effective_directory(cache_dir),
+        targets=flatten(archs),
+        engine=engine,
+        other_ptxas=other_ptxas,
+        libcuda=libcuda,
+    )
+    show_installed(installed)
+    sys.exit(1 if installed.refused else 0)
+
+
+@click.command()
+@click.argument("bundle")
+@cache_option
+def uninstall(bundle: str, cache_dir: Path | None) -> None:
+    """Take out what an install wrote, and nothing else.
+
+    BUNDLE is the file's name, or the start of the bundle's digest. Files that another installed bundle shares
+    stay, and so do files that are no longer what was installed; those are named, and the exit code is 1.
+
+    \b
+    Examples:
+      aotpack uninstall 3f9c2a71d004
+      aotpack uninstall bundle.tar.zst --cache-dir /opt/triton-cache
+    """
+    from aotpack.install import uninstall as remove
+    from aotpack.receipts import find_receipt
+    from aotpack.report import show_removed
+    from aotpack.tritoncache import effective_directory
+
+    removed = remove(find_receipt(effective_directory(cache_dir), bundle))
+    show_removed(removed)
+    sys.exit(1 if removed.findings else 0)
+
+
+@click.command()
+@click.argument("bundle", required=False)
+@cache_option
+@click.option("--fix", is_flag=True, help="Make what is broken in the cache directory whole, or take it out.")
+@click.option(
+    "--bundle",
+    "source",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="With --fix: where to take from what is broken. Default: where the bundle was when it was installed.",
+)
+@json_option
+def verify(
+    bundle: str | None,
+    cache_dir: Path | None,
+    fix: bool,  # noqa: FBT001  # a click flag
+    source: Path | None,
+    as_json: bool,  # noqa: FBT001  # a click flag
+) -> None:
+    """Check a bundle file, or what was installed.
+
+    Given a BUNDLE file, every digest in it, its metadata, and the architecture of its machine code. Otherwise what
+    the receipts of the cache directory say was installed; BUNDLE, a file's name or the start of a digest, limits it
+    to one. Needs neither torch nor Triton. The exit code is 1 where anything is wrong.
+
+    --fix lays anew what is broken, and writes the group files of a cache directory that was moved. What it cannot
+    restore, since the bundle is not at hand, it takes out, so that Triton compiles it instead of failing on it.
+
+    \b
+    Examples:
+      aotpack verify bundle.tar.zst
+      aotpack verify
+      aotpack verify --cache-dir /opt/triton-cache --fix
+      aotpack verify --fix --bundle bundle.tar.zst
+    """
+    from aotpack.bundle import open_bundle
+    from aotpack.report import show_checked, show_healed
+    from aotpack.tritoncache import effective_directory
+    from aotpack.verify import heal, verify_bundle, verify_cache
+
+    signal.signal(signal.SIGTERM, terminated)
+    if source is not None and not fix:
+        raise UsageError("--bundle says where --fix takes from what is broken; add --fix")
+    if bundle is not None and cache_dir is None and not fix and Path(bundle).is_file():
+        checked = verify_bundle(Path(bundle))
+        show_checked(checked, as_json=as_json)
+    elif fix:
+        cache = effective_directory(cache_dir)
+        healed = heal(cache, bundle=open_bundle(source) if source else None, wanted=bundle)
+        checked = healed.after
+        show_healed(healed, as_json=as_json)
+    else:
+        checked = verify_cache(effective_directory(cache_dir), bundle)
+        show_checked(checked, as_json=as_json)
+    sys.exit(1 if checked.findings else 0)
