@@ -17,7 +17,8 @@ from aotpack.build import Built, Enumeration
 from aotpack.bundle import Bundle
 from aotpack.coverage import Coverage
 from aotpack.digests import hex_of
-from aotpack.doctor import Diagnosis, is_error
+from aotpack.doctor import Diagnosis
+from aotpack.doctor.sections import is_error
 from aotpack.elf import release
 from aotpack.findings import Finding
 from aotpack.install import Installed, Removed

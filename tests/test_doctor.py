@@ -18,15 +18,11 @@ from click.testing import Result
 
 from aotpack.build import Built
 from aotpack.bundle import Bundle, open_bundle, write_bundle
-from aotpack.doctor import (
-    Section,
-    Tool,
-    changed_files,
-    diagnose,
-    probe_cache,
-    probe_gpus,
-    probe_ptxas,
-)
+from aotpack.doctor import diagnose
+from aotpack.doctor.cache import probe_cache
+from aotpack.doctor.launches import probe_gpus
+from aotpack.doctor.sections import Section
+from aotpack.doctor.tools import Tool, changed_files, probe_ptxas
 from aotpack.engines import Engine
 from aotpack.findings import CODES
 from aotpack.gpus import Driver, Gpu
