@@ -10,6 +10,8 @@ the mode ``eager`` or ``default``, a process of its own for each:
 - ``cold``: an empty Triton cache, no aotpack;
 - ``bundle``: an empty Triton cache, the wheel, vLLM's JIT monitor armed to raise once the engine serves, and in eager
   mode no C compiler on PATH; ``sweep`` is the same, and sends requests of many sizes and drives a vision tower besides;
+  ``profile`` is the same under torch's profiler, whose table of either request goes into the log: its times are no
+  measurement, and say where a first request's go;
 - ``warm``: the Triton cache that ``prime`` has left, no aotpack.
 
 Prints each run, and writes the table of medians with every run as JSON; a file that is there is added to, so that a
@@ -25,28 +27,72 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import aotpack
+from tests.gpu import record
 
 CASES = ("cold", "bundle", "warm")
 COMPILERS = re.compile(r"(.*-)?(gcc|g\+\+|cc|c\+\+|clang|clang\+\+|c99|c89|nvcc)(-[\d.]+)?$")
 
 
-def once(model: Path, *, eager: bool, strict: bool, sweep: bool, options: dict[str, Any]) -> dict[str, Any]:
+def spend_in_triton(recording: record.Recording) -> dict[str, float]:
+    """Milliseconds of the host that launches take in Triton, by phase: autotuning and loading of code included."""
+    from triton.runtime.autotuner import Autotuner
+    from triton.runtime.jit import JITFunction
+
+    spent: dict[str, float] = defaultdict(float)
+    within = threading.local()
+
+    def timed(launch: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if getattr(within, "launch", False):
+                return launch(*args, **kwargs)
+            within.launch, began = True, time.perf_counter()
+            try:
+                return launch(*args, **kwargs)
+            finally:
+                within.launch = False
+                spent[recording.phase] += (time.perf_counter() - began) * 1e3
+
+        return run
+
+    for kind in (JITFunction, Autotuner):
+        kind.run = timed(kind.run)
+    return spent
+
+
+def request(engine: Any, recording: record.Recording, phase: str, *, profile: bool) -> float:
+    """One request of 17 tokens; its milliseconds."""
+    if not profile:
+        return record._request(engine, recording, phase, 17)
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiling
+
+    with profiling(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+        took = record._request(engine, recording, phase, 17)
+    print(phase, profiled.key_averages().table(sort_by="self_cpu_time_total", row_limit=40), sep="\n")
+    return took
+
+
+def once(
+    model: Path, *, eager: bool, strict: bool, sweep: bool, profile: bool, options: dict[str, Any]
+) -> dict[str, Any]:
     """One run in this process."""
     from triton import knobs
     from triton.runtime import build
-
-    from tests.gpu import record
 
     record.prepare()
     compiled: list[tuple[str, str, str]] = []
     hits: Counter[str] = Counter()
     built: list[str] = []
     recording = record.Recording()
+    spent = spend_in_triton(recording)
 
     def listen(*, src: Any, cache_hit: bool, **_: Any) -> None:
         if cache_hit:
@@ -73,8 +119,8 @@ def once(model: Path, *, eager: bool, strict: bool, sweep: bool, options: dict[s
         assert jit_monitor.is_active()
     report = {
         "startup_seconds": meta["startup_seconds"],
-        "first_request_ms": record._request(engine, recording, "first request", 17),
-        "second_request_ms": record._request(engine, recording, "second request", 17),
+        "first_request_ms": request(engine, recording, "first request", profile=profile),
+        "second_request_ms": request(engine, recording, "second request", profile=profile),
     }
     if sweep:
         record._send(engine, recording)
@@ -85,6 +131,7 @@ def once(model: Path, *, eager: bool, strict: bool, sweep: bool, options: dict[s
         "compiled": [entry for entry in compiled if entry[1].startswith("vllm.")],
         "compiled_by_inductor": sum(not entry[1].startswith("vllm.") for entry in compiled),
         "hits": dict(hits),
+        "triton_ms": {phase: round(took, 1) for phase, took in spent.items()},
         "helpers_built": built,
         "monitor": "error" if strict else "off",
         "gcc": shutil.which("gcc"),
@@ -110,17 +157,17 @@ def run(mode: str, case: str, number: int, arguments: argparse.Namespace) -> dic
     environment = {**os.environ, "TRITON_CACHE_DIR": str(cache), "VLLM_CACHE_ROOT": str(work / "vllm")}
     command = [sys.executable, "-m", "tests.gpu.serve", str(arguments.model), "--once", "--options", arguments.options]
     command += ["--eager"] * (mode == "eager")
-    if case in ("bundle", "sweep"):
+    if case in ("bundle", "sweep", "profile"):
         environment["PYTHONPATH"] = f"{arguments.wheel}:{environment['PYTHONPATH']}"
         environment["AOTPACK_LOG_LEVEL"] = "INFO"
         if mode == "eager":
             environment["PATH"] = without_compilers(work / "path")
-        command += ["--strict", *["--sweep"] * (case == "sweep")]
+        command += ["--strict", *[f"--{case}"] * (case != "bundle")]
     else:
         environment["AOTPACK_DISABLE"] = "1"
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     log = arguments.out.parent / f"{mode}-{case}-{number}.log"
-    log.write_text(done.stdout[-20_000:] + done.stderr[-60_000:])
+    log.write_text(done.stdout[-40_000:] + done.stderr[-60_000:])
     shutil.rmtree(cache) if cache != warm else None
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
@@ -165,13 +212,18 @@ def main() -> None:
     parser.add_argument("--work", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--options", default="{}", help="further arguments of vllm.LLM, as JSON")
-    for name in ("--once", "--eager", "--strict", "--sweep"):
+    for name in ("--once", "--eager", "--strict", "--sweep", "--profile"):
         parser.add_argument(name, action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_intermixed_args()
     if arguments.once:
         options = json.loads(arguments.options)
         report = once(
-            arguments.model, eager=arguments.eager, strict=arguments.strict, sweep=arguments.sweep, options=options
+            arguments.model,
+            eager=arguments.eager,
+            strict=arguments.strict,
+            sweep=arguments.sweep,
+            profile=arguments.profile,
+            options=options,
         )
         print(json.dumps(report))
         return
