@@ -149,6 +149,10 @@ def test_wheels_of_one_bundle_for_two_architectures_are_both_served(
         keys = sum(entry.key.target == target for entry in two_archs.manifest.entries)
         store = environment.site / f"aotpack_kernels_vllm_{target.short}" / "store"
         assert f"{keys} keys of vllm 0.33.0 for {target.short} in {store}" in line
+    seen = environment.run("-m", "aotpack", "doctor").stdout
+    for target in two_archs.manifest.targets:
+        keys = sum(entry.key.target == target for entry in two_archs.manifest.entries)
+        assert f"{keys} kernels of vllm, {target.short} with Triton" in seen
     for target in two_archs.manifest.targets:
         environment.pip("uninstall", "--yes", f"aotpack-kernels-vllm-{target.short}")
     assert environment.activate(AOTPACK_LOG_LEVEL="DEBUG").stderr.endswith("there is nothing to serve\n")
@@ -165,6 +169,9 @@ def test_a_wheel_for_another_triton_warns_once_and_breaks_nothing(
     assert (done.returncode, done.stdout) == (0, "")
     (line,) = done.stderr.splitlines()
     assert "is for Triton 3.5.1 and this process has 3." in line
+    assert (
+        "its kernels are of Triton 3.5.1, and this environment has" in environment.run("-m", "aotpack", "doctor").stdout
+    )
     assert environment.activate(AOTPACK_STRICT="1").returncode == 1
     off = environment.activate(AOTPACK_STRICT="1", AOTPACK_DISABLE="1")
     assert (off.returncode, off.stderr) == (0, "")
@@ -195,6 +202,8 @@ def test_a_wheel_that_is_damaged_warns_once_and_breaks_nothing(
         assert (done.returncode, done.stdout) == (0, "")
         (line,) = done.stderr.splitlines()
         assert f"the bundle of the package aotpack_kernels_vllm_sm90 is not served: {store / name}: " in line
+        assert "aotpack-kernels-vllm-sm90 0.33.0.post" in (seen := environment.run("-m", "aotpack", "doctor").stdout)
+        assert f"{store / name}: " in seen
         (store / name).write_bytes(whole)
     assert environment.activate(AOTPACK_LOG_LEVEL="WARNING").stderr == ""
 

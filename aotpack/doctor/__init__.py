@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aotpack.bundle import Bundle
 from aotpack.doctor.cache import probe_cache
-from aotpack.doctor.installed import installed_for, probe_bundle, probe_receipts
+from aotpack.doctor.installed import installed_for, probe_bundle, probe_receipts, probe_wheels
 from aotpack.doctor.launches import probe_gpus, probe_helpers
 from aotpack.doctor.sections import Section, is_error
 from aotpack.doctor.tools import (
@@ -71,6 +71,7 @@ def diagnose(bundle: Bundle | None = None, given: Path | None = None) -> Diagnos
         probe_gpus(read_driver(), targets, {target: toolkit_of(target, tools, bundle) for target in targets}),
         probe_helpers(cache, environment, bundle),
         installed,
+        probe_wheels(),
     ]
     if bundle:
         sections.append(probe_bundle(bundle, cache, local, installed=there))

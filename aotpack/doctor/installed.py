@@ -9,10 +9,13 @@ from aotpack.digests import hex_of
 from aotpack.doctor.sections import Findings, Section, files_found, find_distribution
 from aotpack.documents import parse_document
 from aotpack.engines import installed_engine, same_release
-from aotpack.errors import CacheError, DocumentError, IncompatibleError, ToolchainError
+from aotpack.errors import AotpackError, CacheError, DocumentError, IncompatibleError, ToolchainError
 from aotpack.findings import Finding
 from aotpack.fitting import fit_bundle
 from aotpack.receipts import OURS, Receipt, read_receipt
+from aotpack.runtime.candidates import find_candidates
+from aotpack.runtime.stores import store_of
+from aotpack.store import open_store
 from aotpack.targets import Target
 from aotpack.toolchain import Toolchain
 from aotpack.tritoncache import GROUP_PREFIX, directory_name, is_whole, same_directory
@@ -57,6 +60,29 @@ def probe_receipts(cache: Path) -> tuple[list[Receipt], Section]:
                 )
             )
     return receipts, Section(title="installed", rows=tuple(rows) or (("bundles", "none"),), findings=tuple(findings))
+
+
+def probe_wheels() -> Section:
+    """The bundles of installed wheels, which a process that is activated serves in place."""
+    here = find_distribution("triton", "pytorch-triton")
+    rows: list[tuple[str, str]] = []
+    findings: list[Finding] = []
+    for point in find_candidates().wheels:
+        name = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+        try:
+            manifest = open_store(store_of(point)).manifest
+        except AotpackError as error:
+            hint = "install the wheel again, or uninstall it"
+            findings.append(Finding(code="D119", subject=name, detail=str(error), hint=hint))
+            continue
+        triton = manifest.toolchain.triton
+        archs = ", ".join(target.short for target in manifest.targets)
+        rows.append((name, f"{len(manifest.entries)} kernels of {manifest.engine}, {archs} with Triton {triton}"))
+        if here and not same_release(here.version, triton):
+            detail = f"its kernels are of Triton {triton}, and this environment has {here.version}"
+            hint = f"install a wheel for Triton {here.version}, or uninstall it"
+            findings.append(Finding(code="D207", subject=name, detail=detail, hint=hint))
+    return Section(title="wheels", rows=tuple(rows) or (("bundles", "none"),), findings=tuple(findings))
 
 
 def installed_for(cache: Path, receipts: Iterable[Receipt]) -> tuple[tuple[Target, str], ...]:

@@ -227,7 +227,7 @@ def _all_places(candidates: Candidates) -> Iterator[InstalledPlace | StorePlace]
             yield from _named_place(path)
     for point in candidates.wheels:
         with tolerated(f"the bundle of the package {point.value} is not served"):
-            yield from _store_place(open_store(_store_of(point)))
+            yield from _store_place(open_store(store_of(point)))
 
 
 def _named_place(path: Path) -> Iterator[InstalledPlace | StorePlace]:
@@ -261,8 +261,12 @@ def _archs() -> frozenset[int] | None:
     return read_archs()
 
 
-def _store_of(point: EntryPoint) -> Path:
-    """The store of a wheel's package, which is not imported."""
+def store_of(point: EntryPoint) -> Path:
+    """The store of a wheel's package, which is not imported.
+
+    Raises:
+        BundleError: there is no such package.
+    """
     if point.dist is not None:
         located = Path(str(point.dist.locate_file(point.module.replace(".", "/")))) / STORE
         if is_store(located):
