@@ -53,5 +53,9 @@ class CacheError(AotpackError):
     """The Triton cache directory cannot be read or written as needed."""
 
 
+class RegistryError(AotpackError):
+    """A registry cannot be reached, refuses what is asked, or breaks off; what was asked may be tried again."""
+
+
 class OutputError(AotpackError):
     """What was to be written cannot be written where it was asked for; nothing half written is left there."""

@@ -24,6 +24,7 @@ from aotpack.findings import Finding
 from aotpack.install import Installed, Removed
 from aotpack.manifest import Manifest, Reached
 from aotpack.misses import Miss
+from aotpack.shipping import Pulled, Pushed
 from aotpack.tritoncache import directory_name
 from aotpack.verify import Checked, Healed
 from aotpack.wheel import Wheel
@@ -245,6 +246,40 @@ def show_installed(installed: Installed) -> None:
         f"to take them out: aotpack uninstall {hex_of(receipt.bundle)[:12]}",
         err=True,
     )
+
+
+def show_pushed(pushed: Pushed, *, as_json: bool) -> None:
+    """What a push did: the image's name with its digest as data."""
+    if as_json:
+        _show_json(
+            {
+                "reference": pushed.reference,
+                "bundle": pushed.bundle.digest,
+                "sent": pushed.sent,
+                "present": pushed.present,
+            }
+        )
+        return
+    there = f", {pushed.present:,} were there" if pushed.present else ""
+    click.echo(f"sent {pushed.sent:,} bytes{there}: the bundle {pushed.bundle.digest}", err=True)
+    click.echo(pushed.reference)
+
+
+def show_pulled(pulled: Pulled, *, as_json: bool) -> None:
+    """What a pull did: the bundle's path as data."""
+    if as_json:
+        _show_json(
+            {
+                "reference": pulled.reference,
+                "path": str(pulled.bundle.path),
+                "bundle": pulled.bundle.digest,
+                "signature": None if pulled.signature is None else str(pulled.signature),
+            }
+        )
+        return
+    signed = " and its signature" if pulled.signature else ""
+    click.echo(f"pulled the bundle {pulled.bundle.digest}{signed} from {pulled.reference}", err=True)
+    click.echo(str(pulled.bundle.path))
 
 
 def show_diagnosis(diagnosis: Diagnosis, *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from aotpack import __version__
-from aotpack.cli import build, bundles, doctor, install
+from aotpack.cli import build, bundles, doctor, install, registry
 from aotpack.errors import AotpackError, UsageError
 
 EXIT_CODES = """\b
@@ -63,6 +63,8 @@ for command in (
     build.coverage,
     bundles.inspect,
     bundles.wheel,
+    registry.push,
+    registry.pull,
     install.install,
     install.uninstall,
     install.verify,
