@@ -46,6 +46,15 @@ class Layout:
         """What names the image for good: in a layout, its digest alone."""
         return digest
 
+    def require_name(self) -> None:
+        """Refuse to call a new image by a digest.
+
+        Raises:
+            UsageError: a digest is meant.
+        """
+        if is_digest(self._name):
+            raise UsageError(f"{self._name}: is a digest; name the image, or leave the name out")
+
     def put_blob(self, descriptor: Descriptor, content: Path | bytes) -> bool:
         """Lay a blob into the layout; False where it was there.
 
@@ -70,12 +79,9 @@ class Layout:
         """Lay an image's manifest into the layout and list it, in the place of one of the same name.
 
         Raises:
-            UsageError: a digest is meant, which is nothing that a new image can be called.
             OutputError: it cannot be written.
             BundleError: the index there cannot be read.
         """
-        if is_digest(self._name):
-            raise UsageError(f"{self._name}: is a digest; name the image, or leave the name out")
         descriptor = Descriptor.of(MANIFEST_TYPE, manifest)
         self.put_blob(descriptor, manifest)
         name = {NAME: self._name} if self._name else None

@@ -35,6 +35,14 @@ PAUSES = (0.25, 1.0, 3.0)
 _LONGEST_PAUSE = 30.0
 _PASSING = frozenset({429, 500, 502, 503, 504})
 _CHUNK = 1 << 20
+_KNOWN = (
+    MANIFEST_TYPE,
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+"""What is asked for: what is not a bundle's image is served too, so that it can be told from nothing."""
+
 _HUB = "registry-1.docker.io"
 """Where docker.io serves images."""
 
@@ -50,7 +58,7 @@ class _Repository(DXF):
 
     def read_manifest(self, name: str) -> bytes:
         """The manifest of that tag or digest, or its first bytes where it has more than ``MAX_MANIFEST``."""
-        path, headers = f"manifests/{name}", {"Accept": MANIFEST_TYPE}
+        path, headers = f"manifests/{name}", {"Accept": ", ".join(_KNOWN)}
         response = self._request("get", path, headers=headers, stream=True)  # type: ignore[no-untyped-call]  # dxf's
         with response:
             data = b""
@@ -110,6 +118,15 @@ class Registry:
         """What names the image for good."""
         return str(self._reference.pinned(digest))
 
+    def require_name(self) -> None:
+        """Refuse to push an image under anything but a tag.
+
+        Raises:
+            UsageError: a digest is meant.
+        """
+        if self._reference.tag is None or self._reference.digest is not None:
+            raise UsageError(f"{self}: a bundle is pushed under a tag; write {self._reference.repository}:tag")
+
     def put_blob(self, descriptor: Descriptor, content: Path | bytes) -> bool:
         """Send a blob; False where the registry has it.
 
@@ -130,12 +147,9 @@ class Registry:
         """Send an image's manifest, which is what makes it appear under its tag.
 
         Raises:
-            UsageError: no tag is meant.
             RegistryError: the registry does not take it.
         """
-        tag = self._reference.tag
-        if tag is None or self._reference.digest is not None:
-            raise UsageError(f"{self}: a bundle is pushed under a tag; write {self._reference.repository}:tag")
+        tag = str(self._reference.tag)
         self._persistently(lambda: self._dxf.set_manifest(tag, manifest.decode()), "while the tag was set")
 
     def read_manifest(self) -> bytes:

@@ -29,6 +29,9 @@ class Remote(Protocol):
     def pinned(self, digest: str) -> str:
         """What names the image for good."""
 
+    def require_name(self) -> None:
+        """Refuse where what is meant cannot be what a new image is called."""
+
     def put_blob(self, descriptor: Descriptor, content: Path | bytes) -> bool:
         """Bring a blob there; False where it was there."""
 
@@ -107,10 +110,12 @@ def push_bundle(bundle: Bundle, remote: Remote) -> Pushed:
     """Push a bundle, with the signature that lies beside it.
 
     Raises:
+        UsageError: what is meant is a digest.
         BundleError: the bundle is damaged; nothing is pushed.
         RegistryError: the registry does not take it.
         OutputError: the layout cannot be written.
     """
+    remote.require_name()
     image = make_image(bundle)
     sent = present = 0
     for descriptor, content in image.blobs:

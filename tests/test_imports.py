@@ -46,10 +46,16 @@ def test_the_command_line_loads_no_compiler_and_little_else() -> None:
         "runtime.overlay",
         "runtime.helpers",
         "wheel",
+        "shipping",
+        "registry",
     ],
 )
 def test_no_module_imports_torch_or_triton_before_it_is_used(module: str) -> None:
     assert not loaded_by(f"import aotpack.{module}") & {"torch", "triton"}
+
+
+def test_what_speaks_with_registries_is_loaded_where_it_does_alone() -> None:
+    assert not loaded_by("import aotpack.report, aotpack.shipping") & {"dxf", "requests", "urllib3"}
 
 
 def test_the_package_runs_as_a_module() -> None:
