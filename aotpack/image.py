@@ -30,7 +30,6 @@ from typing import IO, Any
 
 import zstandard
 
-from aotpack.archive import WINDOW_LOG
 from aotpack.bundle import Bundle, bundle_name
 from aotpack.digests import PREFIX, canonical_json, digest_bytes, hex_of
 from aotpack.documents import Node, parse_document
@@ -259,8 +258,7 @@ def _digests(path: Path) -> tuple[str, str]:
         while chunk := file.read(_CHUNK):
             packed.update(chunk)
         file.seek(0)
-        decompressor = zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG)
-        with decompressor.stream_reader(file, read_across_frames=True) as stream:
+        with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as stream:
             while chunk := stream.read(_CHUNK):
                 unpacked.update(chunk)
     return PREFIX + packed.hexdigest(), PREFIX + unpacked.hexdigest()

@@ -119,3 +119,12 @@ def helped(built: Built, native_helpers: list[BuiltHelper], tmp_path_factory: py
     manifest = replace(built.bundle.manifest, helpers=tuple(one.helper for one in native_helpers))
     blobs = dict(built.bundle.blobs()) | {one.helper.artifact.digest: one.content for one in native_helpers}
     return write_bundle(tmp_path_factory.mktemp("helped") / built.bundle.path.name, manifest, blobs)
+
+
+@pytest.fixture(scope="session")
+def shipped(helped: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A real bundle of a few kernels and all its helpers, with a file beside it that would sign it."""
+    manifest = replace(helped.manifest, entries=helped.manifest.entries[:3])
+    path = tmp_path_factory.mktemp("shipped") / "mine.tar.zst"
+    path.with_name("mine.tar.zst.sig").write_text('{"any":"signature"}\n')
+    return write_bundle(path, manifest, dict(helped.blobs()))
