@@ -21,9 +21,8 @@ Each module holds one noun, and imports go down this list only, which ``lint-imp
 - keys, on the worker's side: ``compiler``, ``tracing``, ``families``, ``engines``, ``deployments``, ``models``;
 - what a bundle says: ``manifest``, ``archive``, ``sourcekeys``, ``sources``, ``memorykeys``, ``toolchain``, ``keys``,
   ``targets``;
-- the ground: ``references`` and ``credentials`` of registries,
-  ``documents``, ``atomic``, ``elf``, ``gpus``, ``interpreters``, ``mounts``, ``selftest`` (of a wheel),
-  ``digests``, ``findings``, ``errors``.
+- the ground: ``references`` and ``credentials`` of registries, ``documents``, ``atomic``, ``elf``, ``gpus``,
+  ``interpreters``, ``mounts``, ``selftest`` (of a wheel), ``digests``, ``findings``, ``errors``.
 
 torch is imported in worker processes alone; Triton there, by what asks it for its keys (``toolchain``, ``sourcekeys``,
 ``helpers``), and in the process that serves (``listener``, ``runtime``), each time when called and never before.
@@ -32,7 +31,8 @@ Words: an *engine* is the distribution whose kernels are packed, a *kernel* one 
 *family* kernels that belong together with the code that drives their launches, a *model* what decides shapes, a
 *deployment* a model as served, a *target* what is compiled for. A *compile key* is all that decides the compiled
 bytes; a *cache key* names a directory of Triton's cache. An *artifact* is one file that a compile leaves, a
-*bundle* the archive of them, its *manifest* the index, a *receipt* what an install wrote.
+*bundle* the archive of them, its *manifest* the index, an *image* a bundle as registries keep it, a *receipt* what an
+install wrote.
 """
 
 from importlib import import_module

@@ -161,6 +161,16 @@ def test_what_a_manifest_announces_and_does_not_hold_is_refused(shipped: Bundle,
         manifest["layers"][0]["digest"] = other
 
     refused(pulled(lose), f"the blob {other} cannot be read: No such file")
+
+    def shorten(manifest: dict[str, Any]) -> None:
+        del manifest["layers"][1:]
+
+    refused(pulled(shorten), "layers: expected a bundle, its links, and perhaps a signature")
+
+    def forget(manifest: dict[str, Any]) -> None:
+        del manifest["annotations"][DIGEST]
+
+    refused(pulled(forget), f"annotations.{DIGEST}: missing")
     assert list(output.iterdir()) == []
 
 
@@ -198,6 +208,13 @@ def test_a_signature_that_is_not_spelled_as_ours_is_refused(shipped: Bundle, tmp
     result = run("pull", "--oci-layout", layout, "-o", tmp_path / "output")
     refused(result, "the layer of its signature holds something else than signatures.json")
     assert list((tmp_path / "output").iterdir()) == []
+
+
+def test_what_is_too_large_for_a_signature_is_not_pushed(unsigned: Bundle, tmp_path: Path) -> None:
+    unsigned.path.with_name(f"{unsigned.path.name}.sig").write_bytes(bytes((1 << 20) + 1))
+    result = run("push", unsigned.path, "--oci-layout", tmp_path / "layout")
+    refused(result, "mine.tar.zst.sig: has more than 1048576 bytes, so it is no signature")
+    assert not (tmp_path / "layout").exists()
 
 
 # Layouts
@@ -259,6 +276,9 @@ def test_a_layout_that_is_altered_is_refused_and_healed_by_a_push(shipped: Bundl
         data[200] ^= 1
         path.write_bytes(data)
         refused(run("pull", "--oci-layout", layout, "-o", output), "altered: its content has another digest")
+        assert lay(shipped, layout) == digest
+        path.unlink()
+        refused(run("pull", "--oci-layout", layout, "-o", output), "cannot be read: No such file")
         assert lay(shipped, layout) == digest
     assert run("pull", "--oci-layout", layout, "-o", output).exit_code == 0
 

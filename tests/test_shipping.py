@@ -415,6 +415,11 @@ def test_what_cannot_be_meant_is_a_usage_error(
     assert not (tmp_path / "layout").exists()
 
 
+def test_what_is_no_digest_is_a_usage_error() -> None:
+    result = run("pull", "localhost:1/kernels:1", "--expect-digest", "3f9c2a71d004")
+    assert (result.exit_code, "is not sha256:<64 hex>, as aotpack inspect shows it" in result.stderr) == (2, True)
+
+
 def test_without_the_extra_the_line_says_what_to_install(shipped: Bundle, tmp_path: Path) -> None:
     code = "import sys; sys.modules['dxf'] = None; from aotpack.cli import main; main()"
     command = [sys.executable, "-c", code, "push", str(shipped.path)]
