@@ -13,8 +13,9 @@ that it is a bundle. Its platform is that of the native helpers; kernels run bes
 The same bundle gives the same image, byte for byte, on every machine: the layers that are made here are gzip streams
 that store and do not compress, so no release of a compressor shows, and nothing says when, unless
 ``SOURCE_DATE_EPOCH`` does. They are gzip all the same, since skopeo compresses layers that are not when it copies an
-image, which gives the image another digest. (OCI image specification 1.1: manifest.md,
-config.md, layer.md, annotations.md.)
+image, which gives the image another digest.
+
+Sources: OCI image specification 1.1, manifest.md, config.md, layer.md and annotations.md.
 """
 
 import hashlib
@@ -44,7 +45,7 @@ MADE_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
 ARTIFACT_TYPE = "application/vnd.aotpack.bundle.v1"
 
 MAX_MANIFEST = 1 << 20
-"""Bytes that a manifest may have; registries take 4 MiB at most, and ours have about 2 kB."""
+"""Bytes that a manifest may have; ours have about 2 kB."""
 
 MAX_SIGNATURE = 1 << 20
 """Bytes that a signature may have."""
@@ -149,7 +150,7 @@ def make_image(bundle: Bundle) -> Image:
     """A bundle, with the signature that lies beside it, as an image. Every artifact is checked.
 
     Raises:
-        BundleError: the bundle is damaged.
+        BundleError: the bundle is damaged, or its signature cannot be read.
         UsageError: ``SOURCE_DATE_EPOCH`` is no time.
         OSError: a file cannot be read.
     """
@@ -158,9 +159,9 @@ def make_image(bundle: Bundle) -> Image:
     packed, unpacked = _digests(bundle.path)
     layer = Descriptor(media_type=BUNDLE_TYPE, digest=packed, size=bundle.size)
     tars = [_links(bundle.manifest)]
-    signature = bundle.path.with_name(bundle.path.name + SIGNATURE_SUFFIX)
-    if signature.exists():
-        tars.append(_signature_tar(_read_signature(signature)))
+    signature = _read_signature(bundle.path.with_name(bundle.path.name + SIGNATURE_SUFFIX))
+    if signature is not None:
+        tars.append(_signature_tar(signature))
     made = [_stored(tar) for tar in tars]
     contents = [unpacked, *map(digest_bytes, tars)]
     config = canonical_json(_config(bundle, contents)).encode()
@@ -300,9 +301,14 @@ def _stored(data: bytes) -> bytes:
     return b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + b"".join(blocks) + trailer
 
 
-def _read_signature(path: Path) -> bytes:
-    with path.open("rb") as file:
-        signature = file.read(MAX_SIGNATURE + 1)
+def _read_signature(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            signature = file.read(MAX_SIGNATURE + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BundleError(f"{path}: cannot be read: {error.strerror}; correct its mode, or sign the bundle") from None
     if len(signature) > MAX_SIGNATURE:
         raise BundleError(f"{path}: has more than {MAX_SIGNATURE} bytes, so it is no signature; sign the bundle again")
     return signature

@@ -249,7 +249,7 @@ class Registry:
     def _status(self, response: requests.Response) -> str:
         host, code = self._reference.host, response.status_code
         if code == requests.codes.not_found:
-            return f"{host} has no such image; correct the name"
+            return f"{host} has no such image: {_told(response)}; correct the name"
         if code == requests.codes.forbidden:
             user = self._credentials.user if self._credentials else "nobody"
             return f"{host} forbids this to {user}; ask for the right, or log in as another"

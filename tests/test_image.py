@@ -214,6 +214,11 @@ def test_what_is_too_large_for_a_signature_is_not_pushed(unsigned: Bundle, tmp_p
     unsigned.path.with_name(f"{unsigned.path.name}.sig").write_bytes(bytes((1 << 20) + 1))
     result = run("push", unsigned.path, "--oci-layout", tmp_path / "layout")
     refused(result, "mine.tar.zst.sig: has more than 1048576 bytes, so it is no signature")
+    signature = unsigned.path.with_name(f"{unsigned.path.name}.sig")
+    signature.unlink()
+    signature.mkdir()
+    result = run("push", unsigned.path, "--oci-layout", tmp_path / "layout")
+    refused(result, "mine.tar.zst.sig: cannot be read: Is a directory")
     assert not (tmp_path / "layout").exists()
 
 
