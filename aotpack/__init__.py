@@ -12,15 +12,18 @@ Each module holds one noun, and imports go down this list only, which ``lint-imp
 
 - what people see: ``cli``, ``report``;
 - what is asked of a machine or a bundle: ``coverage``, ``doctor``, ``misses``, ``verify``;
-- what is done: ``build``, ``install``, ``wheel``, ``shipping`` (push and pull), and ``runtime`` in the process that
-  serves; ``registry`` and ``layout`` are where images are kept, ``image`` is a bundle as one; ``fitting`` says which
-  entries serve on a machine and under which keys, ``pool`` runs the workers;
+- what is done: ``build``, ``install``, ``sign``, ``wheel``, ``shipping`` (push and pull), and ``runtime`` in the process
+  that serves; ``registry`` and ``layout`` are where images are kept, ``image`` is a bundle as one; ``admission`` says
+  which bundles satisfy what is demanded of signatures, ``fitting`` which entries serve on a machine and under which
+  keys, ``pool`` runs the workers;
 - bundles and caches: ``store`` (a bundle unpacked, to be served in place), ``bundle``, ``helpers`` (Triton's C
   modules), ``leftovers`` (entries that Triton made), ``tritoncache``, ``landing``, ``receipts``, ``listener``,
   ``record``;
 - keys, on the worker's side: ``compiler``, ``tracing``, ``families``, ``engines``, ``deployments``, ``models``;
 - what a bundle says: ``manifest``, ``archive``, ``sourcekeys``, ``sources``, ``memorykeys``, ``toolchain``, ``keys``,
   ``targets``;
+- who is trusted: ``policy`` (what a machine demands), ``signatures``, ``signingkeys``, ``writers`` (who may change what
+  lies at a path);
 - the ground: ``references`` and ``credentials`` of registries, ``documents``, ``atomic``, ``elf``, ``gpus``,
   ``interpreters``, ``mounts``, ``selftest`` (of a wheel), ``digests``, ``findings``, ``errors``.
 

@@ -5,13 +5,12 @@ left open; on a target it stands for a deployment of each mode. A deployment fil
 """
 
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from aotpack.documents import Node, parse_document
+from aotpack.documents import Node, parse_document, parse_toml
 from aotpack.errors import DocumentError, ModelError, UsageError
 from aotpack.models import DTYPES, Attention, Gdn, Model, MRope, Vision, load_model, presets
 from aotpack.targets import DEVICES, Target
@@ -339,22 +338,11 @@ def load_services(path: Path) -> tuple[Service, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise ModelError(f"{path}: cannot be read: {error}") from None
     try:
-        root = parse_document(text) if path.suffix == ".json" else Node(_parse_toml(text))
+        root = parse_document(text) if path.suffix == ".json" else parse_toml(text)
         tables = list(root.only("deployment").field("deployment").items())
         return tuple(service for table in tables for service in _read_services(table, path.parent))
     except (DocumentError, ModelError, UsageError) as error:
         raise ModelError(f"{path}: {error}") from None
-
-
-def _parse_toml(text: str) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise DocumentError(f"expected TOML: {error}") from None
 
 
 def _read_services(table: Node, folder: Path) -> tuple[Service, ...]:

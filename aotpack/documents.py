@@ -5,6 +5,7 @@ that or raises a ``DocumentError`` such as ``entries[4].artifacts.cubin.digest: 
 """
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,22 @@ def parse_document(text: str | bytes) -> "Node":
         raise DocumentError("expected a document nested at most a few hundred deep") from None
     except ValueError as error:
         raise DocumentError(f"expected JSON: {error}") from None
+
+
+def parse_toml(text: str) -> "Node":
+    """The root of a TOML document.
+
+    Raises:
+        DocumentError: it is not TOML.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return Node(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise DocumentError(f"expected TOML: {error}") from None
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

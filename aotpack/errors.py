@@ -4,13 +4,23 @@ A message has four parts in one line: what, where, wanted and found, what now. B
 in one of these; anything else that escapes is a bug of ours.
 """
 
+from typing import ClassVar
+
 
 class AotpackError(Exception):
-    """Base of every error that aotpack raises on purpose; the command line shows it and exits with 3."""
+    """Base of every error that aotpack raises on purpose.
+
+    Attributes:
+        exit_code: what the command line, which shows it, exits with; the README has the table.
+    """
+
+    exit_code: ClassVar[int] = 3
 
 
 class UsageError(AotpackError):
     """The caller asked for something that cannot be meant: an unknown model, an arch that no ptxas knows."""
+
+    exit_code = 2
 
 
 class DocumentError(AotpackError):
@@ -59,3 +69,52 @@ class RegistryError(AotpackError):
 
 class OutputError(AotpackError):
     """What was to be written cannot be written where it was asked for; nothing half written is left there."""
+
+
+class TrustError(AotpackError):
+    """What is trusted here cannot be told: a key or a policy cannot be read, so nothing that needs it goes on."""
+
+
+class SignatureError(AotpackError):
+    """A bundle does not satisfy what is demanded of signatures; each way not to has a class.
+
+    Attributes:
+        finding: the code of the finding that a check makes of it.
+    """
+
+    finding: ClassVar[str]
+
+
+class UnsignedError(SignatureError):
+    """There is no signature."""
+
+    exit_code = 4
+    finding = "S101"
+
+
+class UntrustedError(SignatureError):
+    """There are signatures, and none is by a key that is trusted."""
+
+    exit_code = 5
+    finding = "S102"
+
+
+class AlteredError(SignatureError):
+    """A signature is damaged, or is one of something else."""
+
+    exit_code = 6
+    finding = "S103"
+
+
+class ExpiredPolicyError(SignatureError):
+    """The policy that says what is trusted holds no more."""
+
+    exit_code = 7
+    finding = "S104"
+
+
+class ExpiredSignatureError(SignatureError):
+    """What trusted keys have signed holds no more."""
+
+    exit_code = 8
+    finding = "S105"

@@ -1,11 +1,12 @@
 """Installing: a bundle's kernels laid into Triton's cache directory, and taken out again.
 
-What always holds: nothing is written into the cache before every digest has been checked; an entry appears in it
-whole; an entry that Triton compiled itself is left as it is; and what an install wrote stands in a receipt, written
-before the first entry, so that even an install that was killed can be taken out.
+What always holds: nothing is written into the cache before every digest has been checked and every demand of a
+signature satisfied; an entry appears in it whole; an entry that Triton compiled itself is left as it is; and what an
+install wrote stands in a receipt, written before the first entry, so that even an install that was killed can be taken
+out.
 
 Beside the entries the cache directory gets one directory of ours, ``.aotpack``, with the receipts, the bundles'
-manifests and, while an install runs, what it stages. Triton never looks there.
+manifests and signatures and, while an install runs, what it stages. Triton never looks there.
 """
 
 import os
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from aotpack.admission import admit_bundle
 from aotpack.bundle import Bundle
 from aotpack.digests import digest_bytes
 from aotpack.engines import Engine
@@ -21,16 +23,20 @@ from aotpack.findings import Finding
 from aotpack.fitting import NOTHING, Fit, Placement, fit_bundle
 from aotpack.helpers import Placed, place_helpers
 from aotpack.landing import Landing, at_work, lay, remove_empty, remove_file, staging
+from aotpack.policy import Demand, demands_here
 from aotpack.receipts import (
     MANIFESTS,
     OURS,
+    SIGNATURES,
     InstalledFile,
     Receipt,
     manifest_path,
     read_receipt,
     read_receipts,
     receipt_path,
+    signatures_path,
 )
+from aotpack.signatures import Signatures
 from aotpack.targets import Target
 from aotpack.tritoncache import GROUP_PREFIX, CacheEntry, directory_name, group_root, is_whole, reported, stem_of
 
@@ -84,6 +90,8 @@ def install_bundle(
     engine: Engine | None = None,
     other_ptxas: str | None = None,
     libcuda: Sequence[str] = (),
+    demands: Sequence[Demand] | None = None,
+    signature: Path | None = None,
 ) -> Installed:
     """Lay a bundle's kernels into a cache directory, under the keys that this machine's Triton will ask for.
 
@@ -96,13 +104,17 @@ def install_bundle(
         engine: the engine that will serve, whose files the kernels are compared with; None where it is not here.
         other_ptxas: the reason why kernels may serve although the assembler here is another one; None refuses them.
         libcuda: where libcuda will be, see ``aotpack.helpers.place_helpers``.
+        demands: what the bundle's signatures must satisfy; None means what this machine demands.
+        signature: where its signatures lie; None means beside it, if anywhere.
 
     Raises:
+        SignatureError, TrustError: as ``demands_here`` and ``admit_bundle``; the cache is as it was.
         UsageError, ToolchainError: as ``fit_bundle``.
         IncompatibleError: as ``fit_bundle``, and where the engine has none of the kernels as they were.
         BundleError: the bundle is damaged; the cache is as it was.
         CacheError: the cache cannot be written, or the disk is full; no half entry is left.
     """
+    signatures = admit_bundle(bundle, demands_here() if demands is None else demands, signature)
     fit = fit_bundle(bundle, targets=targets, engine=engine, other_ptxas=other_ptxas)
     blobs = _blobs(bundle, fit.placements)
     launches = [(placement.entry.key, blobs[placement.entry.metadata.digest]) for placement in fit.placements]
@@ -111,7 +123,8 @@ def install_bundle(
         if not fit.placements:
             _withdraw(bundle, cache, fit.withdrawn)
             raise IncompatibleError(f"{bundle.path}: {NOTHING}: {fit.refused[0]}")
-        return _install(bundle, cache, _landings(cache, fit.placements, blobs), fit, helpers)
+        beside = [_manifest(bundle, cache), *_signatures(bundle, cache, signatures)]
+        return _install(bundle, cache, _landings(cache, fit.placements, blobs), beside, fit, helpers)
 
 
 def _withdraw(bundle: Bundle, cache: Path, cache_keys: Iterable[str]) -> set[str]:
@@ -148,7 +161,9 @@ def _landings(cache: Path, placements: Sequence[Placement], blobs: dict[str, byt
     ]
 
 
-def _install(bundle: Bundle, cache: Path, kernels: Sequence[Landing], fit: Fit, helpers: Placed) -> Installed:
+def _install(
+    bundle: Bundle, cache: Path, kernels: Sequence[Landing], beside: Sequence[Landing], fit: Fit, helpers: Placed
+) -> Installed:
     missing: list[Landing] = []
     with at_work(cache):
         earlier = _earlier(bundle, cache)
@@ -157,7 +172,7 @@ def _install(bundle: Bundle, cache: Path, kernels: Sequence[Landing], fit: Fit, 
         files = {file.path: file for file in earlier.files if file.path not in gone} if earlier else {}
         ours = set(files)
         accepted = (*(earlier.accepted if earlier else ()), *(str(finding) for finding in fit.accepted))
-        for landing in (*kernels, *helpers.landings, _manifest(bundle, cache)):
+        for landing in (*kernels, *helpers.landings, *beside):
             lies_there = landing.lies_in(cache)
             if not lies_there and _is_anothers(cache, landing, ours):
                 for file in landing.installed():
@@ -193,6 +208,14 @@ def _manifest(bundle: Bundle, cache: Path) -> Landing:
     return Landing(directory=MANIFESTS, files=((name, bundle.manifest.to_bytes()),))
 
 
+def _signatures(bundle: Bundle, cache: Path, signatures: Signatures | None) -> list[Landing]:
+    """The bundle's signatures, which a process that serves may be told to demand."""
+    if signatures is None:
+        return []
+    name = signatures_path(cache, bundle.digest).name
+    return [Landing(directory=SIGNATURES, files=((name, signatures.to_bytes()),))]
+
+
 def _is_anothers(cache: Path, landing: Landing, ours: set[str]) -> bool:
     """Whether what lies there was compiled there, and works: it is not ours to replace.
 
@@ -202,7 +225,7 @@ def _is_anothers(cache: Path, landing: Landing, ours: set[str]) -> bool:
         ours: the paths that an earlier install of the same bundle has written.
     """
     place = cache / landing.directory
-    if landing.directory == MANIFESTS:
+    if landing.directory in (MANIFESTS, SIGNATURES):
         return False
     if not landing.mark.startswith(GROUP_PREFIX):
         return f"{landing.directory}/{landing.mark}" not in ours and _size(place / landing.mark) > 0

@@ -24,7 +24,7 @@ from typing import TypeVar
 from aotpack.atomic import sync_directory, sync_file, write_atomically
 from aotpack.digests import digest_bytes
 from aotpack.errors import CacheError
-from aotpack.receipts import HELPERS, MANIFESTS, OURS, InstalledFile, Receipt
+from aotpack.receipts import HELPERS, MANIFESTS, OURS, SIGNATURES, InstalledFile, Receipt
 
 _T = TypeVar("_T")
 
@@ -152,7 +152,7 @@ def at_work(cache: Path) -> Iterator[None]:
             try:
                 yield
             finally:
-                remove_empty([cache / HELPERS, cache / MANIFESTS, home / "receipts", home])
+                remove_empty([*(cache / place for place in (HELPERS, MANIFESTS, SIGNATURES)), home / "receipts", home])
         finally:
             os.close(handle)
         return

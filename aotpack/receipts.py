@@ -20,6 +20,9 @@ HELPERS = f"{OURS}/helpers"
 MANIFESTS = f"{OURS}/manifests"
 """Where the bundles' manifests lie for the load-time path, each named after its digest."""
 
+SIGNATURES = f"{OURS}/signatures"
+"""Where the bundles' signatures lie, each named after its bundle's digest."""
+
 RECEIPT_FORMAT = 1
 
 
@@ -103,6 +106,11 @@ def manifest_path(cache: Path, bundle: str) -> Path:
     return cache / MANIFESTS / f"{hex_of(bundle)}.json"
 
 
+def signatures_path(cache: Path, bundle: str) -> Path:
+    """Where the signatures of a bundle, by its digest, lie in a cache directory that it was installed in."""
+    return cache / SIGNATURES / f"{hex_of(bundle)}.json"
+
+
 def receipt_paths(cache: Path) -> list[Path]:
     """Where the receipts of a cache directory lie, by bundle digest; whether they can be read is not asked.
 
@@ -162,7 +170,7 @@ def read_receipt(path: Path, cache: Path) -> Receipt:
 
 
 def _inside(node: Node) -> str:
-    """The path of a file two levels below the cache directory or below that of the helpers, or of a manifest."""
+    """The path of a file two levels below the cache directory or that of helpers, or of a manifest or signatures."""
     parts = node.text().removeprefix(f"{HELPERS}/").removeprefix(f"{OURS}/").split("/")
     if len(parts) != 2 or any(part in ("", ".", "..") or "\0" in part for part in parts):  # noqa: PLR2004
         raise node.error("an entry's directory and a file in it")

@@ -8,6 +8,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -25,6 +26,8 @@ from aotpack.install import Installed, Removed
 from aotpack.manifest import Manifest, Reached
 from aotpack.misses import Miss
 from aotpack.shipping import Pulled, Pushed
+from aotpack.sign import Signed
+from aotpack.signingkeys import PublicKey
 from aotpack.tritoncache import directory_name
 from aotpack.verify import Checked, Healed
 from aotpack.wheel import Wheel
@@ -225,6 +228,20 @@ def show_wheels(wheels: Iterable[Wheel], words: Words) -> None:
         helpers = f" and {_count(wheel.helpers, 'native helper')}" if wheel.helpers else ""
         words.say(f"{wheel.path.name}: {_count(wheel.entries, 'key')}{helpers}, {wheel.size:,} bytes")
         click.echo(str(wheel.path))
+
+
+def show_key(key: PublicKey, private: Path, public: Path) -> None:
+    """A key pair that was made: its identity as data, where it is as words."""
+    click.echo(key.identity)
+    click.echo(f"the private key is {private}, to be kept secret; the public key is {public}", err=True)
+
+
+def show_signed(signed: Signed) -> None:
+    """What signing left: the file's path as data, the rest as words."""
+    others = len(signed.signatures.signatures) - 1
+    beside = f", beside {_count(others, 'signature')} by other keys" if others else ""
+    click.echo(f"signed {signed.signatures.bundle} with the key {signed.key}{beside}", err=True)
+    click.echo(str(signed.path))
 
 
 def show_installed(installed: Installed) -> None:

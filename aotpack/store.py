@@ -7,6 +7,8 @@ no path and no cache key, so it serves from wherever it lies: it is what a wheel
 A wheel may carry a part: some of the bundle's targets, and the native helpers of one Python or of none. A file
 ``carries.json`` says which; the manifest is the bundle's all the same, so that its digest is the bundle's identity.
 
+``signatures.json`` beside the manifest has the bundle's signatures, where it has any (see ``aotpack.signatures``).
+
 The metadata in a store has no ``hash``, the cache key that Triton's own has. Triton 3.6, 3.8 and 3.9 do not read it:
 they are handed the hash beside the metadata.
 """
@@ -23,6 +25,7 @@ from aotpack.errors import BundleError, DocumentError, OutputError, UnsupportedF
 from aotpack.keys import read_target
 from aotpack.manifest import Artifact, Manifest, narrow, read_manifest
 from aotpack.selftest import CARRIES
+from aotpack.signatures import IN_STORE, Signatures
 
 SHARED_OBJECT = "so"
 """The kind of a native helper; those of kernels are ``manifest.ARTIFACT_KINDS``."""
@@ -70,10 +73,15 @@ def is_store(directory: Path) -> bool:
     return (directory / MANIFEST).is_file()
 
 
-def unpack_store(bundle: Bundle, directory: Path) -> Store:
+def unpack_store(bundle: Bundle, directory: Path, signatures: Signatures | None = None) -> Store:
     """Unpack a bundle into a directory, which appears whole or not at all; one that holds its store is kept.
 
     Every digest is checked on the way. The files can be read by all, whatever the umask.
+
+    Args:
+        bundle: the bundle.
+        directory: where the store goes.
+        signatures: of the bundle, which the store is to keep.
 
     Raises:
         BundleError: the bundle is damaged.
@@ -88,6 +96,8 @@ def unpack_store(bundle: Bundle, directory: Path) -> Store:
             for kind in sorted(kinds[digest]):
                 _write(filling / blob_path(digest, kind), data)
         _write(filling / MANIFEST, bundle.manifest.to_bytes())
+        if signatures is not None:
+            _write(filling / IN_STORE, signatures.to_bytes())
         for place in (blobs, filling):
             place.chmod(0o755)
     try:

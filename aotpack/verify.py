@@ -15,17 +15,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from aotpack.admission import admit_bundle, admit_installed
 from aotpack.bundle import Bundle, open_bundle
 from aotpack.digests import digest_bytes
 from aotpack.documents import parse_document
 from aotpack.elf import cuda_architecture
 from aotpack.engines import installed_engine
-from aotpack.errors import BundleError, CacheError, DocumentError, UnsupportedFormatError, UsageError
+from aotpack.errors import (
+    BundleError,
+    CacheError,
+    DocumentError,
+    SignatureError,
+    TrustError,
+    UnsupportedFormatError,
+    UsageError,
+)
 from aotpack.findings import Finding
 from aotpack.install import install_bundle
 from aotpack.landing import Landing, at_work, lay, remove_empty, remove_file, staging
 from aotpack.manifest import Entry
+from aotpack.policy import Demand, demands_here
 from aotpack.receipts import InstalledFile, Receipt, find_receipt, read_receipt, receipt_paths
+from aotpack.signatures import find_signatures
 from aotpack.targets import Target
 from aotpack.tritoncache import (
     GROUP_PREFIX,
@@ -50,11 +61,18 @@ class Checked:
         subject: what was checked: a bundle's path, or a cache directory.
         entries: how many entries were looked at.
         findings: what is wrong; none means whole.
+        refusal: the first demand of a signature that is not satisfied, which is among the findings too.
     """
 
     subject: Path
     entries: int
     findings: tuple[Finding, ...]
+    refusal: SignatureError | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """What the command line exits with."""
+        return self.refusal.exit_code if self.refusal else 1 if self.findings else 0
 
 
 Action = Literal["laid anew", "group file written", "taken out"]
@@ -90,12 +108,19 @@ class Healed:
     after: Checked
 
 
-def verify_bundle(path: Path) -> Checked:
-    """Check a bundle file whole: every digest, every metadata document, every cubin's architecture.
+def verify_bundle(path: Path, *, demands: Sequence[Demand] | None = None, signature: Path | None = None) -> Checked:
+    """Check a bundle file whole: every digest, every metadata document, every cubin's architecture, its signatures.
+
+    Args:
+        path: the file.
+        demands: what its signatures must satisfy; None means what this machine demands.
+        signature: where its signatures lie; None means beside it, if anywhere.
 
     Raises:
+        ExpiredPolicyError, TrustError: what this machine demands cannot be told.
         UnsupportedFormatError: it is of another format, so nothing can be said about it.
     """
+    demands = demands_here() if demands is None else demands
     try:
         bundle = open_bundle(path)
         blobs = dict(bundle.blobs())
@@ -106,7 +131,18 @@ def verify_bundle(path: Path) -> Checked:
         return Checked(subject=path, entries=0, findings=(Finding(code="V101", subject=str(path), detail=detail),))
     entries = bundle.manifest.entries
     findings = [finding for entry in entries for finding in _check_artifacts(entry, blobs)]
-    return Checked(subject=path, entries=len(entries), findings=tuple(findings))
+    refusal = None
+    try:
+        admit_bundle(bundle, demands, signature)
+    except SignatureError as error:
+        refusal = error
+        findings.insert(0, _refused(path, error))
+    return Checked(subject=path, entries=len(entries), findings=tuple(findings), refusal=refusal)
+
+
+def _refused(path: Path, error: SignatureError) -> Finding:
+    detail, _, hint = str(error).removeprefix(f"{path}: ").partition("; ")
+    return Finding(code=error.finding, subject=str(path), detail=detail, hint=hint)
 
 
 def _check_artifacts(entry: Entry, blobs: dict[str, bytes]) -> Iterator[Finding]:
@@ -151,20 +187,28 @@ def _wrong_code(cubin: bytes, arch: int) -> str:
     return "" if found == arch else f"its cubin is for sm_{found}, its metadata for sm_{arch}"
 
 
-def verify_cache(cache: Path, wanted: str | None = None) -> Checked:
+def verify_cache(cache: Path, wanted: str | None = None, *, demands: Sequence[Demand] | None = None) -> Checked:
     """Check what the receipts of a cache directory say was installed.
 
     Args:
         cache: the cache directory; it may have been moved since.
         wanted: one bundle, as ``find_receipt`` takes it; None means all.
+        demands: what the bundles' signatures must satisfy; None means what this machine demands.
 
     Raises:
         UsageError: no such bundle is installed.
         CacheError: the receipt asked for is damaged.
+        ExpiredPolicyError, TrustError: what this machine demands cannot be told.
     """
+    demands = demands_here() if demands is None else demands
     receipts, findings = _receipts(cache, wanted)
-    entries = 0
+    entries, refusal = 0, None
     for receipt in receipts:
+        try:
+            admit_installed(receipt, demands)
+        except SignatureError as error:
+            refusal = refusal or error
+            findings.append(_refused(receipt.path, error))
         states = _states(receipt)
         entries += sum(state.is_kernel for state in states)
         findings += [state.finding(cache) for state in states if state.code not in ("", "V113")]
@@ -173,7 +217,7 @@ def verify_cache(cache: Path, wanted: str | None = None) -> Checked:
             detail = f"{len(moved)} entries of {receipt.name} were installed for another directory: {moved[0].detail}"
             hint = "aotpack verify --fix writes their group files for this one; the bundle is not needed"
             findings.append(Finding(code="V113", subject=str(cache), detail=detail, hint=hint))
-    return Checked(subject=cache, entries=entries, findings=tuple(findings))
+    return Checked(subject=cache, entries=entries, findings=tuple(findings), refusal=refusal)
 
 
 def _states(receipt: Receipt) -> list["_State"]:
@@ -221,7 +265,7 @@ class _State:
 
     @property
     def is_kernel(self) -> bool:
-        """Whether it is an entry of a kernel, and not a native helper or a manifest."""
+        """Whether it is an entry of a kernel, and not a native helper, a manifest or signatures."""
         return any(file.name.startswith(GROUP_PREFIX) for file in self.files)
 
     def finding(self, cache: Path) -> Finding:
@@ -276,7 +320,13 @@ def _mismatch(place: Path, stem: str) -> str:
         return f"its metadata cannot be loaded: {error}"
 
 
-def heal(cache: Path, *, bundle: Bundle | None = None, wanted: str | None = None) -> Healed:
+def heal(
+    cache: Path,
+    *,
+    bundle: Bundle | None = None,
+    wanted: str | None = None,
+    demands: Sequence[Demand] | None = None,
+) -> Healed:
     """Make what is broken in a cache directory whole, or take it out.
 
     Args:
@@ -284,13 +334,17 @@ def heal(cache: Path, *, bundle: Bundle | None = None, wanted: str | None = None
         bundle: where to take from what is broken. Otherwise the bundle that the receipt remembers, if it is still
             there and still the same.
         wanted: one bundle, as ``find_receipt`` takes it; None means all.
+        demands: what signatures must satisfy, that of ``bundle`` too; None means what this machine demands.
 
     Raises:
+        SignatureError: ``bundle`` is not installed, and a demand is not satisfied.
+        ExpiredPolicyError, TrustError: what this machine demands cannot be told.
         UsageError: no such bundle is installed, or ``bundle`` is not one that is installed.
         BundleError: ``bundle`` is damaged.
         CacheError: the cache cannot be written.
     """
-    before = verify_cache(cache, wanted)
+    demands = demands_here() if demands is None else demands
+    before = verify_cache(cache, wanted, demands=demands)
     receipts, damaged = _receipts(cache, wanted)
     known = bundle is None or bundle.digest in {receipt.bundle for receipt in receipts}
     if bundle is not None and not known and not damaged:
@@ -305,8 +359,8 @@ def heal(cache: Path, *, bundle: Bundle | None = None, wanted: str | None = None
             for receipt in receipts:
                 remedies += _heal(receipt, bundle)
     if bundle is not None and not known:
-        install_bundle(bundle, cache, engine=installed_engine(bundle.manifest.engine))
-    return Healed(before=before, remedies=tuple(remedies), after=verify_cache(cache, wanted))
+        install_bundle(bundle, cache, engine=installed_engine(bundle.manifest.engine), demands=demands)
+    return Healed(before=before, remedies=tuple(remedies), after=verify_cache(cache, wanted, demands=demands))
 
 
 def _heal(receipt: Receipt, given: Bundle | None) -> list[Remedy]:
@@ -360,7 +414,7 @@ def _restored(receipt: Receipt, states: Sequence[_State], given: Bundle | None) 
     if bundle is None:
         return {}
     try:
-        blobs = {**dict(bundle.blobs()), bundle.digest: bundle.manifest.to_bytes()}
+        blobs = {**dict(bundle.blobs()), bundle.digest: bundle.manifest.to_bytes(), **_signatures_of(bundle)}
     except BundleError:
         if bundle is given:
             raise
@@ -370,6 +424,14 @@ def _restored(receipt: Receipt, states: Sequence[_State], given: Bundle | None) 
         by_cubin.setdefault(entry.cubin.digest, []).append(entry)
     found = ((state.directory, _restore(receipt.cache, state, by_cubin, blobs)) for state in states)
     return {directory: landing for directory, landing in found if landing is not None}
+
+
+def _signatures_of(bundle: Bundle) -> dict[str, bytes]:
+    """The file of a bundle's signatures by its digest, where it has any; what lay in the cache may be another one."""
+    with suppress(BundleError, SignatureError, TrustError):
+        if (found := find_signatures(bundle.path, bundle.digest)) is not None:
+            return {digest_bytes(found.to_bytes()): found.to_bytes()}
+    return {}
 
 
 def _bundle_of(receipt: Receipt, given: Bundle | None) -> Bundle | None:

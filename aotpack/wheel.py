@@ -4,7 +4,7 @@ A wheel carries a store (see ``aotpack.store``), which serves from where pip put
 process loads. It is found through the entry point group ``aotpack.bundles``, whose entry points name packages with a
 directory ``store`` in them. The manifest in it is the bundle's own, byte for byte, so its digest is the bundle's
 identity even where the wheel carries the kernels of one architecture alone; ``store/carries.json`` says which those
-are. ``python -m`` of the package checks it.
+are. ``python -m`` of the package checks it. The bundle's signatures go along, since its digest is what they are of.
 
 Kernels serve every Python (``py3-none-any``); native helpers one of them on one machine, so a bundle with helpers
 makes a wheel for each Python. A wheel requires aotpack and nothing else: a requirement of the engine or of Triton
@@ -38,6 +38,7 @@ from aotpack.elf import release
 from aotpack.errors import OutputError, UsageError
 from aotpack.fitting import wanted_targets
 from aotpack.manifest import Helper, Manifest, narrow
+from aotpack.signatures import IN_STORE, Signatures, find_signatures
 from aotpack.store import blob_path, kinds_of
 from aotpack.targets import Target
 
@@ -80,10 +81,12 @@ class _Plan:
     Attributes:
         bundle: where it comes from.
         part: what the bundle's manifest says of what it carries.
+        signatures: the bundle's, where it has any.
     """
 
     bundle: Bundle
     part: Manifest
+    signatures: Signatures | None
 
     @property
     def project(self) -> str:
@@ -121,6 +124,7 @@ def write_wheels(
     targets: Sequence[Target] = (),
     minors: Sequence[str] | None = None,
     max_size: int | None = None,
+    signature: Path | None = None,
 ) -> tuple[Wheel, ...]:
     """Write the wheels of a bundle; each appears whole or not at all.
 
@@ -131,8 +135,10 @@ def write_wheels(
         minors: the Pythons whose native helpers go in, a wheel for each, such as ``3.11``; none of them means one
             wheel without helpers. None means all that the bundle has helpers for.
         max_size: bytes that no wheel may exceed.
+        signature: where the bundle's signatures lie, which the wheels carry along; None means beside it, if anywhere.
 
     Raises:
+        AlteredError, TrustError: the signatures are damaged, of another bundle, or cannot be read.
         UsageError: the bundle has no such target or Python, or cannot be named or numbered as wheels are.
         BundleError: the bundle is damaged; nothing is written.
         OutputError: a wheel would exceed ``max_size``, and none is written; or it cannot be written.
@@ -141,7 +147,8 @@ def write_wheels(
         raise OutputError(f"{directory}: no such directory; create it, or choose another --output")
     wanted = wanted_targets(bundle.manifest, str(bundle.path), targets)
     parts = [narrow(bundle.manifest, wanted, suffix) for suffix in _suffixes(bundle, minors)]
-    plans = [_Plan(bundle=bundle, part=part) for part in parts]
+    signatures = find_signatures(bundle.path, bundle.digest, signature)
+    plans = [_Plan(bundle=bundle, part=part, signatures=signatures) for part in parts]
     version, blobs = wheel_version(bundle), dict(bundle.blobs())
     wheels = [
         (directory / f"{plan.package}-{version}-{plan.tag}.whl", _archive(_files(plan, version, blobs)))
@@ -231,6 +238,8 @@ def _files(plan: _Plan, version: str, blobs: Mapping[str, bytes]) -> dict[str, b
         f"{store}/{selftest.CARRIES}": (canonical_json(carries) + "\n").encode(),
         f"{store}/{MANIFEST}": plan.bundle.manifest.to_bytes(),
     }
+    if plan.signatures is not None:
+        package[f"{store}/{IN_STORE}"] = plan.signatures.to_bytes()
     package |= {
         f"{store}/{blob_path(digest, kind)}": blobs[digest]
         for digest, kinds in kinds_of(plan.part).items()

@@ -1,7 +1,7 @@
 """The command line: options in, one library call, report out; nothing else.
 
-Exit codes: 0 done; 1 the work ran and found something, or some keys failed; 2 usage; 3 could not be done;
-130 interrupted.
+Exit codes: 0 done; 1 the work ran and found something, or some keys failed; 2 usage; 3 could not be done; 4 to 8 what
+is wrong with a signature that was demanded; 130 interrupted. Each error says its own, see ``aotpack.errors``.
 """
 
 from typing import Any
@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from aotpack import __version__
-from aotpack.cli import build, bundles, doctor, install, registry
-from aotpack.errors import AotpackError, UsageError
+from aotpack.cli import build, bundles, doctor, install, registry, trust
+from aotpack.errors import AotpackError
 
 EXIT_CODES = """\b
 Exit codes:
@@ -18,6 +18,11 @@ Exit codes:
   1    it ran, and found something or lacks some keys
   2    the command was not meant that way
   3    could not be done; one line says what, where, and what now
+  4    a bundle is not signed, and that is demanded
+  5    a bundle is signed, but by no trusted key
+  6    a signature is damaged, or is of something else
+  7    the policy that says what is trusted has expired
+  8    the trusted signatures have expired
   130  interrupted; nothing half written is left
 """
 
@@ -30,12 +35,9 @@ class _Commands(click.Group):
 
         try:
             return super().invoke(ctx)
-        except UsageError as error:
-            show_error(str(error))
-            ctx.exit(2)
         except AotpackError as error:
             show_error(str(error))
-            ctx.exit(3)
+            ctx.exit(error.exit_code)
         except KeyboardInterrupt:
             show_error("interrupted; nothing half written is left")
             ctx.exit(130)
@@ -68,6 +70,8 @@ for command in (
     install.install,
     install.uninstall,
     install.verify,
+    trust.keygen,
+    trust.sign,
     doctor.doctor,
     doctor.explain_miss,
 ):

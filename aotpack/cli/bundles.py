@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from aotpack.cli.options import Minors, Size, archs_option, flatten, terminated
+from aotpack.cli.options import Minors, Size, archs_option, flatten, signature_option, terminated
 from aotpack.targets import Target
 
 
@@ -52,6 +52,7 @@ def inspect(bundle: Path, as_json: bool) -> None:  # noqa: FBT001  # a click fla
     metavar="SIZE",
     help="Write nothing where a wheel would be larger: 100MB, 2GiB. PyPI takes 100MiB unless asked for more.",
 )
+@signature_option
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and warnings.")
 def wheel(
     bundle: Path,
@@ -59,6 +60,7 @@ def wheel(
     archs: Sequence[tuple[Target, ...]],
     minors: tuple[str, ...] | None,
     max_size: int | None,
+    signature: Path | None,
     quiet: bool,  # noqa: FBT001  # a click flag
 ) -> None:
     """Make wheels that carry BUNDLE, for pip to install.
@@ -66,7 +68,7 @@ def wheel(
     aotpack.activate() finds and serves them in the process; nothing is laid into a cache. Needs neither torch nor
     Triton. A wheel is named after the engine and the architectures, and numbered after the releases of engine and
     Triton: 0.33.0.post30800 is for 0.33.0 with Triton 3.8.0. Kernels serve every Python; native helpers just theirs,
-    so a bundle that has some makes a wheel for each Python. Prints the wheels' paths.
+    so a bundle that has some makes a wheel for each Python. The bundle's signatures go along. Prints the wheels' paths.
 
     \b
     Examples:
@@ -79,5 +81,12 @@ def wheel(
 
     signal.signal(signal.SIGTERM, terminated)
     with Words(quiet=quiet) as words:
-        wheels = write_wheels(open_bundle(bundle), output, targets=flatten(archs), minors=minors, max_size=max_size)
+        wheels = write_wheels(
+            open_bundle(bundle),
+            output,
+            targets=flatten(archs),
+            minors=minors,
+            max_size=max_size,
+            signature=signature,
+        )
         show_wheels(wheels, words)

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import click
 
-from aotpack.cli.options import archs_option, cache_option, flatten, json_option, terminated
+from aotpack.cli.options import (
+    archs_option,
+    cache_option,
+    flatten,
+    json_option,
+    signature_option,
+    terminated,
+    trusting,
+)
 from aotpack.errors import UsageError
 from aotpack.targets import Target
 
@@ -36,6 +44,8 @@ from aotpack.targets import Target
     help="Where the driver's libcuda.so.1 will be, as ldconfig -p names it; several directories joined by colons; "
     "repeatable for several machines. Default: TRITON_LIBCUDA_PATH, else where it is here, else the usual places.",
 )
+@trusting
+@signature_option
 def install(
     bundle: Path,
     cache_dir: Path | None,
@@ -43,6 +53,9 @@ def install(
     spec: str | None,
     other_ptxas: str | None,
     libcuda: tuple[str, ...],
+    required: bool,  # noqa: FBT001  # a click flag
+    trusted: tuple[Path, ...],
+    signature: Path | None,
 ) -> None:
     """Lay the kernels of BUNDLE into the Triton cache.
 
@@ -50,20 +63,26 @@ def install(
     is written; installing twice changes nothing. The engine's files are read, never imported: a kernel that stands
     in other lines gets the key that Triton will ask for, and one whose source differs is refused by name while the
     others are installed; the exit code is then 1. So it is for native helpers that this machine cannot use.
+    Where a signature is demanded, by an option or by a policy, the bundle's is checked before all else, and it goes
+    along into the cache for the processes that serve.
 
     \b
     Examples:
       aotpack install bundle.tar.zst
       aotpack install bundle.tar.zst --cache-dir /opt/triton-cache --arch sm90
+      aotpack install bundle.tar.zst --require-signature
+      aotpack install bundle.tar.zst --trusted-key release-2026.pub --trusted-key release-2027.pub
       aotpack install bundle.tar.zst --engine /opt/vllm/lib/python3.12/site-packages
     """
     from aotpack.bundle import open_bundle
     from aotpack.engines import find_engine, installed_engine
     from aotpack.install import install_bundle
+    from aotpack.policy import demands_here
     from aotpack.report import Words, show_installed
     from aotpack.tritoncache import effective_directory
 
     signal.signal(signal.SIGTERM, terminated)
+    demands = demands_here(required=required, trusted=trusted)
     opened = open_bundle(bundle)
     engine = find_engine(spec, Words(quiet=False).say) if spec else installed_engine(opened.manifest.engine)
     installed = install_bundle(
@@ -73,6 +92,8 @@ def install(
         engine=engine,
         other_ptxas=other_ptxas,
         libcuda=libcuda,
+        demands=demands,
+        signature=signature,
     )
     show_installed(installed)
     sys.exit(1 if installed.refused else 0)
@@ -113,19 +134,25 @@ def uninstall(bundle: str, cache_dir: Path | None) -> None:
     metavar="FILE",
     help="With --fix: where to take from what is broken. Default: where the bundle was when it was installed.",
 )
+@trusting
+@signature_option
 @json_option
 def verify(
     bundle: str | None,
     cache_dir: Path | None,
     fix: bool,  # noqa: FBT001  # a click flag
     source: Path | None,
+    required: bool,  # noqa: FBT001  # a click flag
+    trusted: tuple[Path, ...],
+    signature: Path | None,
     as_json: bool,  # noqa: FBT001  # a click flag
 ) -> None:
     """Check a bundle file, or what was installed.
 
     Given a BUNDLE file, every digest in it, its metadata, and the architecture of its machine code. Otherwise what
     the receipts of the cache directory say was installed; BUNDLE, a file's name or the start of a digest, limits it
-    to one. Needs neither torch nor Triton. The exit code is 1 where anything is wrong.
+    to one. Needs neither torch nor Triton. The exit code is 1 where anything is wrong, and 4 to 8 where it is that a
+    signature which is demanded, by an option or by a policy, is not there or does not hold.
 
     --fix lays anew what is broken, and writes the group files of a cache directory that was moved. What it cannot
     restore, since the bundle is not at hand, it takes out, so that Triton compiles it instead of failing on it.
@@ -133,11 +160,13 @@ def verify(
     \b
     Examples:
       aotpack verify bundle.tar.zst
+      aotpack verify bundle.tar.zst --trusted-key release-2027.pub
       aotpack verify
       aotpack verify --cache-dir /opt/triton-cache --fix
       aotpack verify --fix --bundle bundle.tar.zst
     """
     from aotpack.bundle import open_bundle
+    from aotpack.policy import demands_here
     from aotpack.report import show_checked, show_healed
     from aotpack.tritoncache import effective_directory
     from aotpack.verify import heal, verify_bundle, verify_cache
@@ -145,15 +174,16 @@ def verify(
     signal.signal(signal.SIGTERM, terminated)
     if source is not None and not fix:
         raise UsageError("--bundle says where --fix takes from what is broken; add --fix")
+    demands = demands_here(required=required, trusted=trusted)
     if bundle is not None and cache_dir is None and not fix and Path(bundle).is_file():
-        checked = verify_bundle(Path(bundle))
+        checked = verify_bundle(Path(bundle), demands=demands, signature=signature)
         show_checked(checked, as_json=as_json)
     elif fix:
         cache = effective_directory(cache_dir)
-        healed = heal(cache, bundle=open_bundle(source) if source else None, wanted=bundle)
+        healed = heal(cache, bundle=open_bundle(source) if source else None, wanted=bundle, demands=demands)
         checked = healed.after
         show_healed(healed, as_json=as_json)
     else:
-        checked = verify_cache(effective_directory(cache_dir), bundle)
+        checked = verify_cache(effective_directory(cache_dir), bundle, demands=demands)
         show_checked(checked, as_json=as_json)
-    sys.exit(1 if checked.findings else 0)
+    sys.exit(checked.exit_code)

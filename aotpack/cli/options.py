@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -95,6 +96,21 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5
         number, unit, binary = match.groups()
         factors = {None: 0, "K": 1, "M": 2, "G": 3}
         return int(number) * int((1024 if binary else 1000) ** factors[unit])
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on
+    """A day, of which the beginning in UTC counts, or a moment in UTC."""
+
+    name = "moment"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        text = str(value) if "T" in str(value) else f"{value}T00:00:00Z"
+        try:
+            return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+        except ValueError:
+            self.fail(f"{value!r} is neither a day nor a moment in UTC: 2027-06-30, 2027-06-30T12:00:00Z", param, ctx)
 
 
 class Setting(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on
@@ -294,6 +310,39 @@ cache_option = click.option(
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+
+
+_TRUST = (
+    click.option(
+        "--require-signature",
+        "required",
+        is_flag=True,
+        help="Refuse what no trusted key has signed. Keys are those of the policies here (see the README, Trust), or "
+        "of --trusted-key.",
+    ),
+    click.option(
+        "--trusted-key",
+        "trusted",
+        type=click.Path(path_type=Path, dir_okay=False),
+        multiple=True,
+        metavar="FILE",
+        help="A public key that is trusted; a signature by one of them is required. Repeatable.",
+    ),
+)
+
+signature_option = click.option(
+    "--signature",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The bundle's signatures. Default: BUNDLE.sig, if it is there.",
+)
+
+
+def trusting(command: _F) -> _F:
+    """The options that demand signatures, beyond what the policies of the machine do."""
+    for option in reversed(_TRUST):
+        command = option(command)
+    return command
 
 
 def terminated(number: int, frame: FrameType | None) -> None:

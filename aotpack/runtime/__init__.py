@@ -70,7 +70,7 @@ def _serve(candidates: Candidates) -> None:
         served = Served()
         _install(served)
         _SERVED.append(served)
-    _SERVED[0].places += places
+    _SERVED[0].add(places)
     LOG.info("serving %s", "; ".join(map(str, places)))
 
 

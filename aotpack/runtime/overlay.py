@@ -1,9 +1,13 @@
 """The overlay: Triton's cache manager in a process that serves, which looks among what is served before all else.
 
 It stands before the manager that was configured (``TRITON_CACHE_MANAGER``, else Triton's own directory), which is not
-even made for what is served: nothing is written, and where ``TRITON_CACHE_DIR`` points does not matter. The digest of
-each file is checked when it is first handed out. What is not served goes to the manager that was configured; where
-that cannot write, a kernel is compiled into a directory of this process alone, instead of ending in an error.
+even made for what is served: nothing is written, and where ``TRITON_CACHE_DIR`` points does not matter. What is not
+served goes to the manager that was configured; where that cannot write, a kernel is compiled into a directory of this
+process alone, instead of ending in an error.
+
+Of each file, kernel or helper, preloaded or not, it is checked when it is first handed out that its digest is the one
+that was promised, and that nobody but root and this user may write on the way to it. So what was checked is what Triton
+reads, although it opens the file again: nobody else can replace it in between, or later.
 
 What Triton asks of a manager is in triton/runtime/cache.py (``CacheManager``); it makes one for each lookup, for the
 name of an entry's directory.
@@ -13,7 +17,7 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +25,8 @@ from aotpack.digests import digest_bytes
 from aotpack.runtime.lock import Lock
 from aotpack.runtime.stores import File, Place
 from aotpack.runtime.trouble import complain, tolerated, warn
+from aotpack.runtime.trust import WHAT_NOW
+from aotpack.writers import objection
 
 _T = TypeVar("_T")
 
@@ -31,7 +37,13 @@ class Served:
     def __init__(self) -> None:
         self.places: tuple[Place, ...] = ()
         self._whole: set[File] = set()
-        self._damaged: dict[str, tuple[int, int]] = {}
+        self._refused: set[_State] = set()
+        self._sound: set[Path] = set()
+
+    def add(self, places: Sequence[Place]) -> None:
+        """Serve from these places too, and hand out none of what they refuse."""
+        self._refuse(path for place in places for path in place.refused)
+        self.places += tuple(places)
 
     def group(self, directory: str, name: str) -> dict[str, str] | None:
         """The paths of an entry's files by name, or None where no place has it whole.
@@ -71,35 +83,45 @@ class Served:
         if all(self._is_whole(file) for file in files):
             return True
         # Up to Triton 3.7 its own directory would hand out the rest of the entry.
-        self._damaged |= {str(file.path): _state(file.path) for file in files}
+        self._refuse(file.path for file in files)
         return False
+
+    def _refuse(self, paths: Iterable[Path]) -> None:
+        self._refused |= {state for path in paths if (state := _state(path)) is not None}
 
     def _is_whole(self, file: File) -> bool:
         if file in self._whole:
             return file.path.exists()
         try:
+            writers = objection(file.path, self._sound)
             content = file.path.read_bytes()
         except OSError as error:
             complain(f"{file.path}: cannot be read: {error.strerror}; install the bundle again; it is compiled")
             return False
-        if digest_bytes(content) != file.digest:
-            self._damaged[str(file.path)] = _state(file.path)
-            complain(f"{file.path}: is not what was installed; install the bundle again; it is compiled")
+        if writers or digest_bytes(content) != file.digest:
+            self._refuse([file.path])
+            wrong = f"{writers}; {WHAT_NOW}" if writers else "is not what was installed; install the bundle again"
+            complain(f"{file.path}: {wrong}; it is compiled")
             return False
         self._whole.add(file)
         return True
 
-    def is_damaged(self, path: str) -> bool:
-        """Whether a file was found damaged here and is still the same, as its own directory may hand it out too."""
-        return path in self._damaged and _state(Path(path)) == self._damaged[path]
+    def is_refused(self, path: str) -> bool:
+        """Whether a file, by whatever path, must not be handed out and is still the same, or is not there."""
+        state = _state(Path(path))
+        return state is None or state in self._refused
 
 
-def _state(path: Path) -> tuple[int, int]:
+_State = tuple[int, int, int]
+
+
+def _state(path: Path) -> _State | None:
+    """What changes when a file is replaced or written, whatever path leads to it; None where it is not there."""
     try:
         seen = path.stat()
     except OSError:
-        return 0, 0
-    return seen.st_ino, seen.st_mtime_ns
+        return None
+    return seen.st_dev, seen.st_ino, seen.st_mtime_ns
 
 
 class _Overlay:
@@ -155,7 +177,7 @@ class _Overlay:
                 found = None if manager is None else ask(manager)
             except OSError:  # what cannot be made or read is not found
                 continue
-            if found is not None and not any(self.served.is_damaged(path) for path in paths(found)):
+            if found is not None and not any(self.served.is_refused(path) for path in paths(found)):
                 return found
         return None
 

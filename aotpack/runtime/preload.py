@@ -26,7 +26,7 @@ from aotpack.errors import CacheError, ToolchainError
 from aotpack.keys import CompileKey, LaunchOptions
 from aotpack.manifest import Manifest, read_manifest
 from aotpack.memorykeys import jit_function, look_up, memory_key
-from aotpack.receipts import manifest_path, read_receipt, receipt_paths
+from aotpack.receipts import manifest_path
 from aotpack.runtime.trouble import LOG, switched_on, tolerated, warn
 from aotpack.targets import Target
 from aotpack.toolchain import KeyMaker, attrs_of, constexprs_of, signature_of
@@ -235,13 +235,13 @@ def effective_manifests() -> Iterator[Manifest]:
             if isinstance(place, StorePlace):
                 yield place.store.manifest
             elif isinstance(place, InstalledPlace):
-                yield from _installed_manifests(place.cache)
+                yield from _installed_manifests(place.cache, place.bundles)
 
 
-def _installed_manifests(cache: Path) -> Iterator[Manifest]:
-    for path in receipt_paths(cache):
+def _installed_manifests(cache: Path, bundles: Iterable[str]) -> Iterator[Manifest]:
+    for bundle in bundles:
         with tolerated("what was installed is not preloaded"):
-            kept = manifest_path(cache, read_receipt(path, cache).bundle)
+            kept = manifest_path(cache, bundle)
             if not kept.exists():
                 continue  # an install by an older aotpack
             data = kept.read_bytes()

@@ -16,18 +16,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
+from aotpack.admission import admit_bundle, admit_installed, admit_store
+from aotpack.archive import MANIFEST
 from aotpack.bundle import SUFFIX, open_bundle
 from aotpack.digests import hex_of
 from aotpack.elf import release
 from aotpack.engines import Engine, find_engine, installed_engine
-from aotpack.errors import BundleError, CacheError
+from aotpack.errors import AotpackError, BundleError, CacheError
 from aotpack.fitting import Fit, fit_manifest
 from aotpack.gpus import read_archs
 from aotpack.helpers import local_glibc
-from aotpack.receipts import HELPERS, read_receipt, receipt_paths
+from aotpack.receipts import HELPERS, Receipt, read_receipt, receipt_paths
 from aotpack.runtime.candidates import Candidates
 from aotpack.runtime.lock import Lock
 from aotpack.runtime.trouble import LOG, tolerated, warn
+from aotpack.runtime.trust import Demanded, refuse_writers
 from aotpack.store import SHARED_OBJECT, Store, is_store, open_store, unpack_store
 from aotpack.targets import Target
 from aotpack.tritoncache import GROUP_PREFIX, directory_name, group_root, stem_of
@@ -54,9 +57,11 @@ class Place(Protocol):
 
     Attributes:
         identity: what no other place has.
+        refused: what must not be handed out to Triton, although its own cache directory may have it.
     """
 
     identity: str
+    refused: tuple[Path, ...]
 
     def entry(self, directory: str) -> Mapping[str, File]:
         """The files of an entry by name, without its group file; none where the place does not have it.
@@ -75,18 +80,37 @@ class Place(Protocol):
 
 
 class InstalledPlace:
-    """A cache directory that bundles were installed in, as its receipts said when it was found."""
+    """A cache directory that bundles were installed in, as its receipts said when it was found.
 
-    def __init__(self, cache: Path) -> None:
-        """Read the receipts; one that is damaged is left out with a warning."""
+    Attributes:
+        cache: the cache directory.
+        bundles: the digests of those that may serve.
+        refused: the files of those that do not satisfy what is demanded of signatures.
+    """
+
+    def __init__(self, cache: Path, demanded: Demanded) -> None:
+        """Read the receipts; one that is damaged, or may not be served, is left out with a warning."""
         self.identity = str(cache)
         self.cache = cache
+        self.bundles: tuple[str, ...] = ()
+        self.refused: tuple[Path, ...] = ()
         self._entries: dict[str, dict[str, File]] = {}
         for path in receipt_paths(cache):
             with tolerated("what was installed is not served"):
-                for file in read_receipt(path, cache).files:
-                    found = File(path=cache / file.path, digest=file.digest)
-                    self._entries.setdefault(file.directory, {})[file.name] = found
+                self._add(read_receipt(path, cache), demanded)
+
+    def _add(self, receipt: Receipt, demanded: Demanded) -> None:
+        try:
+            refuse_writers(receipt.path)
+            files = admit_installed(receipt, demanded.get())
+        except AotpackError:
+            if demanded:
+                self.refused += tuple(self.cache / file.path for file in receipt.files)
+            raise
+        self.bundles += (receipt.bundle,)
+        for file in files:
+            found = File(path=self.cache / file.path, digest=file.digest)
+            self._entries.setdefault(file.directory, {})[file.name] = found
 
     def __str__(self) -> str:
         """For the log."""
@@ -124,6 +148,7 @@ class StorePlace:
             targets: those of its targets that this process may need.
         """
         self.identity = store.identity
+        self.refused: tuple[Path, ...] = ()
         self.store = store
         self.targets = targets
         self._fit: Fit | None = None
@@ -219,30 +244,39 @@ def find_places(candidates: Candidates) -> Iterator[Place]:
 
 
 def _all_places(candidates: Candidates) -> Iterator[InstalledPlace | StorePlace]:
+    demanded = Demanded()
     for cache in candidates.caches:
         with tolerated("what is installed in Triton's cache is not served"):
-            yield InstalledPlace(cache)
+            yield InstalledPlace(cache, demanded)
     for path in candidates.named:
         with tolerated("an element of AOTPACK_BUNDLE_PATH is not served"):
-            yield from _named_place(path)
+            yield from _named_place(path, demanded)
     for point in candidates.wheels:
         with tolerated(f"the bundle of the package {point.value} is not served"):
-            yield from _store_place(open_store(store_of(point)))
+            yield from _store_place(_trusted_store(store_of(point), demanded))
 
 
-def _named_place(path: Path) -> Iterator[InstalledPlace | StorePlace]:
+def _named_place(path: Path, demanded: Demanded) -> Iterator[InstalledPlace | StorePlace]:
     if is_store(path):
-        yield from _store_place(open_store(path))
+        yield from _store_place(_trusted_store(path, demanded))
     elif path.is_dir() and receipt_paths(path):
-        yield InstalledPlace(path)
+        yield InstalledPlace(path, demanded)
     elif path.is_file() and path.name.endswith(SUFFIX):
-        yield from _store_place(_unpacked(path))
+        yield from _store_place(_unpacked(path, demanded))
     else:
         found = "a directory of something else" if path.is_dir() else "another file" if path.exists() else "nothing"
         raise BundleError(
             f"{path}: expected a store, a cache directory with installed bundles, or a bundle{SUFFIX}, "
             f"found {found}; correct AOTPACK_BUNDLE_PATH"
         )
+
+
+def _trusted_store(directory: Path, demanded: Demanded) -> Store:
+    """The store in a directory, which nobody else may write and whose signatures satisfy what is demanded."""
+    refuse_writers(directory / MANIFEST)
+    store = open_store(directory)
+    admit_store(store, demanded.get())
+    return store
 
 
 def _store_place(store: Store) -> Iterator[StorePlace]:
@@ -277,9 +311,11 @@ def store_of(point: EntryPoint) -> Path:
     raise BundleError(f"{point.value}: there is no such package; install the wheel again")
 
 
-def _unpacked(path: Path) -> Store:
+def _unpacked(path: Path, demanded: Demanded) -> Store:
     """The store of a bundle, below a directory of this user alone; it is unpacked once for each digest."""
+    refuse_writers(path)
     bundle = open_bundle(path)
+    signatures = admit_bundle(bundle, demanded.get())
     home = Path(tempfile.gettempdir()) / f"aotpack-{os.getuid()}"
     home.mkdir(mode=0o700, exist_ok=True)
     seen = home.lstat()
@@ -288,5 +324,9 @@ def _unpacked(path: Path) -> Store:
             f"{home}: {path} is unpacked there, and others may write in it or it is not a directory of "
             f"user {os.getuid()}; remove it, or set TMPDIR"
         )
+    refuse_writers(home)
     directory = home / hex_of(bundle.digest)
-    return open_store(directory) if is_store(directory) else unpack_store(bundle, directory)
+    store = open_store(directory) if is_store(directory) else unpack_store(bundle, directory, signatures)
+    if store.digest != bundle.digest:
+        raise CacheError(f"{directory}: is not the store of {path}; remove it")
+    return store
