@@ -15,9 +15,10 @@ import pytest
 from aotpack.build import Built
 from aotpack.bundle import Bundle, open_bundle, write_bundle
 from aotpack.digests import digest_file
+from aotpack.doctor.trust import probe_trust
 from aotpack.errors import AlteredError, BundleError, UsageError
 from aotpack.install import install_bundle, uninstall
-from aotpack.receipts import SIGNATURES, signatures_path
+from aotpack.receipts import SIGNATURES, read_receipts, signatures_path
 from aotpack.sign import sign_bundle
 from aotpack.signatures import IN_STORE, read_signatures
 from aotpack.store import unpack_store
@@ -219,6 +220,7 @@ def test_a_signature_may_lie_elsewhere(bundle: Bundle, trusted: Pair, tmp_path: 
     assert run("install", bundle.path, "--cache-dir", tmp_path / "cache", *arguments).exit_code == 0
     assert read_signatures(signatures_path(tmp_path / "cache", bundle.digest)) == trusted.signed(bundle.digest)
     assert run("verify", bundle.path, "--signature", tmp_path / "none").exit_code == 2
+    assert run("verify", "--cache-dir", tmp_path / "cache", "--signature", elsewhere).exit_code == 2
 
 
 # Signing
@@ -268,6 +270,29 @@ def test_what_lies_where_the_signature_belongs_is_one_line(bundle: Bundle, trust
     (bundle.path.parent / "b.tar.zst.sig").mkdir()
     result = run("sign", bundle.path, "--key", trusted.private)
     assert (result.exit_code, "b.tar.zst.sig: cannot be read: Is a directory" in one_error(result)) == (3, True)
+
+
+# Elsewhere
+
+
+def test_the_doctor_tells_what_is_demanded_and_what_would_not_be_served(world: World) -> None:
+    cache = world.folder / "cache"
+    install_bundle(world.bundle, cache)
+    (receipt,) = read_receipts(cache)
+    nothing = probe_trust([receipt], world.bundle)
+    assert (nothing.rows, nothing.findings) == ((("demanded", "nothing"),), ())
+    unsigned(world)
+    refused = probe_trust([receipt], world.bundle)
+    policy = world.folder / "user" / "aotpack" / "policy.toml"
+    assert refused.rows == (("demanded", f"a signature by one of 1 keys ({policy})"),)
+    assert [finding.code for finding in refused.findings] == ["S101", "S101"]
+    cache.chmod(0o777)
+    assert "D208" in {finding.code for finding in probe_trust([receipt], None).findings}
+    world.policy(expires=f"{YESTERDAY:%Y-%m-%d}")
+    assert [finding.code for finding in probe_trust([], None).findings] == ["S104"]
+    policy.write_text("")
+    result = run("doctor", "--cache-dir", cache)
+    assert (result.exit_code, f"D120 policy: {policy}: is no policy" in result.stdout) == (1, True)
 
 
 # Along the way

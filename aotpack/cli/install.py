@@ -174,8 +174,11 @@ def verify(
     signal.signal(signal.SIGTERM, terminated)
     if source is not None and not fix:
         raise UsageError("--bundle says where --fix takes from what is broken; add --fix")
+    is_file = bundle is not None and cache_dir is None and not fix and Path(bundle).is_file()
+    if signature is not None and not is_file:
+        raise UsageError("--signature goes with a bundle's file; what was installed has its signature beside it")
     demands = demands_here(required=required, trusted=trusted)
-    if bundle is not None and cache_dir is None and not fix and Path(bundle).is_file():
+    if bundle is not None and is_file:
         checked = verify_bundle(Path(bundle), demands=demands, signature=signature)
         show_checked(checked, as_json=as_json)
     elif fix:

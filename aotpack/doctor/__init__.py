@@ -3,7 +3,8 @@
 Each probe looks at one subject and answers with a ``Section``. None raises because a thing is absent or broken:
 no Triton, no engine, no GPU, no cache directory are rows, and findings only where a bundle needs them.
 
-Codes D1xx are errors: kernels would not be found, or a launch would fail. Codes D2xx are warnings.
+Codes D1xx and S1xx are errors: kernels would not be found, would be refused, or a launch would fail. Codes D2xx are
+warnings.
 """
 
 import os
@@ -24,6 +25,7 @@ from aotpack.doctor.tools import (
     probe_triton,
     toolkit_of,
 )
+from aotpack.doctor.trust import probe_trust
 from aotpack.findings import Finding
 from aotpack.gpus import read_driver
 from aotpack.mounts import read_table
@@ -72,6 +74,7 @@ def diagnose(bundle: Bundle | None = None, given: Path | None = None) -> Diagnos
         probe_helpers(cache, environment, bundle),
         installed,
         probe_wheels(),
+        probe_trust(receipts, bundle),
     ]
     if bundle:
         sections.append(probe_bundle(bundle, cache, local, installed=there))

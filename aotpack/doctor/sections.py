@@ -24,8 +24,8 @@ class Section:
 
 
 def is_error(finding: Finding) -> bool:
-    """Whether a finding of the doctor is more than a warning: one of its own, or of what an install would refuse."""
-    return finding.code.startswith(("D1", "I"))
+    """Whether a finding of the doctor is more than a warning: one of its own, or of what would be refused."""
+    return finding.code.startswith(("D1", "I", "S"))
 
 
 class Findings:
