@@ -35,7 +35,8 @@ Words: an *engine* is the distribution whose kernels are packed, a *kernel* one 
 *deployment* a model as served, a *target* what is compiled for. A *compile key* is all that decides the compiled
 bytes; a *cache key* names a directory of Triton's cache. An *artifact* is one file that a compile leaves, a
 *bundle* the archive of them, its *manifest* the index, an *image* a bundle as registries keep it, a *receipt* what an
-install wrote.
+install wrote. A bundle's *signature* vouches for it (a compile key's is Triton's word for the types of arguments), and a
+*policy* says what a machine demands of signatures.
 """
 
 from importlib import import_module
