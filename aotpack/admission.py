@@ -9,12 +9,13 @@ but root and this user may write, see ``aotpack.writers``.
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from aotpack.archive import MAX_MANIFEST
 from aotpack.bundle import Bundle
 from aotpack.digests import canonical_json, digest_bytes, hex_of
-from aotpack.errors import AlteredError, DocumentError, UnsupportedFormatError
+from aotpack.errors import AlteredError, BundleError, DocumentError, UnsupportedFormatError
 from aotpack.manifest import Manifest, read_manifest
 from aotpack.policy import Demand, satisfy
 from aotpack.receipts import (
@@ -49,6 +50,21 @@ def admit_bundle(bundle: Bundle, demands: Iterable[Demand], signature: Path | No
     return found
 
 
+@contextmanager
+def as_signed(demands: Sequence[Demand]) -> Iterator[None]:
+    """Read what a bundle holds whose signatures satisfy the demands.
+
+    Raises:
+        AlteredError: where anything is demanded, in place of a ``BundleError``: it is not what was signed.
+    """
+    try:
+        yield
+    except BundleError as error:
+        if not demands:
+            raise
+        raise AlteredError(f"{error} (its manifest is what was signed, and its content is not)") from None
+
+
 def admit_store(store: Store, demands: Sequence[Demand]) -> None:
     """Hold a store against every demand.
 
@@ -61,7 +77,7 @@ def admit_store(store: Store, demands: Sequence[Demand]) -> None:
 
 
 def admit_installed(receipt: Receipt, demands: Sequence[Demand]) -> tuple[InstalledFile, ...]:
-    """The files of an install that satisfies every demand, without the entries that were changed since.
+    """The files of an install that satisfies every demand; whether they lie there as listed is not asked.
 
     Raises:
         SignatureError: a demand is not satisfied, or the receipt lists what the signed manifest does not.
@@ -90,7 +106,7 @@ def _manifest_of(receipt: Receipt) -> Manifest:
 
 
 def _tied(receipt: Receipt, manifest: Manifest) -> Iterator[InstalledFile]:
-    """The files of a receipt, each of which the manifest lists; of an entry that was changed since, none.
+    """The files of a receipt, each of which the manifest lists.
 
     Raises:
         AlteredError: the manifest does not list one.
@@ -110,8 +126,7 @@ def _tied(receipt: Receipt, manifest: Manifest) -> Iterator[InstalledFile]:
             original = _original(receipt, metadata)
             if original is not None and (stem, cubin.digest, original) not in listed:
                 raise _untied(receipt, metadata)
-            if original is not None:
-                yield from (cubin, metadata, group)
+            yield from (cubin, metadata, group)
         for file in by_name.values():
             name = file.path.removeprefix(f"{HELPERS}/") if directory.startswith(OURS) else file.name
             if (name, file.digest) not in helpers and directory not in (MANIFESTS, SIGNATURES):
@@ -126,13 +141,20 @@ def _untied(receipt: Receipt, file: InstalledFile) -> AlteredError:
 
 
 def _original(receipt: Receipt, metadata: InstalledFile) -> str | None:
-    """The digest of an entry's metadata as the bundle has it, without the key; None where it was changed since."""
+    """The digest of an entry's metadata as the bundle has it, which is without the key; "" where it was none.
+
+    None where what lies there is not what the receipt lists, and so is not handed out to anyone.
+    """
     try:
         data = (receipt.cache / metadata.path).read_bytes()
-        if digest_bytes(data) != metadata.digest:
-            return None
-        document = json.loads(data)
-        same = document.pop("hash") == cache_key_of(metadata.directory)
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+    except OSError:
         return None
-    return digest_bytes(canonical_json(document).encode()) if same else ""
+    if digest_bytes(data) != metadata.digest:
+        return None
+    try:
+        document = json.loads(data)
+        if document.pop("hash") != cache_key_of(metadata.directory):
+            return ""
+        return digest_bytes(canonical_json(document).encode())
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return ""

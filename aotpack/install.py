@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aotpack.admission import admit_bundle
+from aotpack.admission import admit_bundle, as_signed
 from aotpack.bundle import Bundle
 from aotpack.digests import digest_bytes
 from aotpack.engines import Engine
@@ -108,15 +108,17 @@ def install_bundle(
         signature: where its signatures lie; None means beside it, if anywhere.
 
     Raises:
-        SignatureError, TrustError: as ``demands_here`` and ``admit_bundle``; the cache is as it was.
+        SignatureError, TrustError: as ``demands_here``, ``admit_bundle`` and ``as_signed``; the cache is as it was.
         UsageError, ToolchainError: as ``fit_bundle``.
         IncompatibleError: as ``fit_bundle``, and where the engine has none of the kernels as they were.
         BundleError: the bundle is damaged; the cache is as it was.
         CacheError: the cache cannot be written, or the disk is full; no half entry is left.
     """
-    signatures = admit_bundle(bundle, demands_here() if demands is None else demands, signature)
+    demands = demands_here() if demands is None else demands
+    signatures = admit_bundle(bundle, demands, signature)
     fit = fit_bundle(bundle, targets=targets, engine=engine, other_ptxas=other_ptxas)
-    blobs = _blobs(bundle, fit.placements)
+    with as_signed(demands):
+        blobs = _blobs(bundle, fit.placements)
     launches = [(placement.entry.key, blobs[placement.entry.metadata.digest]) for placement in fit.placements]
     helpers = place_helpers(bundle.manifest.helpers, launches, blobs, libcuda=libcuda)
     with reported(cache):

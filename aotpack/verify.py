@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from aotpack.admission import admit_bundle, admit_installed
+from aotpack.admission import admit_bundle, admit_installed, as_signed
 from aotpack.bundle import Bundle, open_bundle
 from aotpack.digests import digest_bytes
 from aotpack.documents import parse_document
 from aotpack.elf import cuda_architecture
 from aotpack.engines import installed_engine
 from aotpack.errors import (
+    AlteredError,
     BundleError,
     CacheError,
     DocumentError,
@@ -123,21 +124,27 @@ def verify_bundle(path: Path, *, demands: Sequence[Demand] | None = None, signat
     demands = demands_here() if demands is None else demands
     try:
         bundle = open_bundle(path)
-        blobs = dict(bundle.blobs())
+        refusal = _refusal(bundle, demands, signature)
+        with as_signed(() if refusal else demands):
+            blobs = dict(bundle.blobs())
     except UnsupportedFormatError:
         raise
-    except BundleError as error:
-        detail = str(error).removeprefix(f"{path}: ")
-        return Checked(subject=path, entries=0, findings=(Finding(code="V101", subject=str(path), detail=detail),))
+    except (BundleError, AlteredError) as error:
+        refusal = error if isinstance(error, AlteredError) else None
+        damaged = Finding(code="V101", subject=str(path), detail=str(error).removeprefix(f"{path}: "))
+        return Checked(subject=path, entries=0, findings=(damaged,), refusal=refusal)
     entries = bundle.manifest.entries
-    findings = [finding for entry in entries for finding in _check_artifacts(entry, blobs)]
-    refusal = None
+    findings = [_refused(path, refusal)] if refusal else []
+    findings += [finding for entry in entries for finding in _check_artifacts(entry, blobs)]
+    return Checked(subject=path, entries=len(entries), findings=tuple(findings), refusal=refusal)
+
+
+def _refusal(bundle: Bundle, demands: Sequence[Demand], signature: Path | None) -> SignatureError | None:
     try:
         admit_bundle(bundle, demands, signature)
     except SignatureError as error:
-        refusal = error
-        findings.insert(0, _refused(path, error))
-    return Checked(subject=path, entries=len(entries), findings=tuple(findings), refusal=refusal)
+        return error
+    return None
 
 
 def _refused(path: Path, error: SignatureError) -> Finding:

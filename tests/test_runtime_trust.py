@@ -153,6 +153,19 @@ def test_what_was_installed_unsigned_is_not_handed_out_by_tritons_own_directory_
         bundle.path.with_name("b.tar.zst.sig").unlink()
     done = serve(AOTPACK_POLICY=policy)
     assert (said(done)["found"], done.stderr) == (len(bundle.manifest.entries), "")
+    cubins = sorted((tmp_path / "triton").glob("*/*.cubin"))
+    cubin = cubins[0]
+    metadata = cubins[1].with_suffix(".json")
+    before = {path: path.read_bytes() for path in (metadata, cubin)}
+    metadata.write_bytes(before[metadata].replace(b'"shared": ', b'"shared": 1'))
+    cubin.write_bytes(before[cubin][:-1])
+    done = serve(AOTPACK_POLICY=policy)
+    assert (said(done)["found"], len(said(done)["errors"])) == (len(bundle.manifest.entries) - 2, 2)
+    assert [line.partition(": is not what")[0] for line in sorted(done.stderr.splitlines())] == sorted(
+        map(str, (cubin, metadata))
+    )
+    for path, data in before.items():
+        path.write_bytes(data)
     kept = signatures_path(tmp_path / "triton", bundle.digest)
     kept.write_bytes(kept.read_bytes().replace(b'"comment":""', b'"comment":"x"'))
     done = serve(AOTPACK_POLICY=policy)

@@ -112,6 +112,15 @@ def with_another_manifest(world: World) -> None:
     write_bundle(world.bundle.path, manifest, dict(world.bundle.blobs()))
 
 
+def with_other_machine_code(world: World) -> None:
+    """The manifest is what was signed, and an artifact is not; neither zstd nor tar can tell."""
+    signed(world)
+    blobs = dict(world.bundle.blobs())
+    cubin = world.bundle.manifest.entries[0].cubin.digest
+    blobs[cubin] = bytes(reversed(blobs[cubin]))
+    write_bundle(world.bundle.path, world.bundle.manifest, blobs)
+
+
 def with_a_damaged_file(world: World) -> None:
     signed(world)
     path = world.bundle.path.with_name("b.tar.zst.sig")
@@ -143,6 +152,7 @@ STATES: dict[State, tuple[int, str, str]] = {
     of_another_bundle: (6, "S103", "is the signature of another bundle: expected"),
     forged: (6, "S103", "is wrong: the bundle or the signature was altered"),
     with_another_manifest: (6, "S103", "is the signature of another bundle: expected"),
+    with_other_machine_code: (6, "V101", "(its manifest is what was signed, and its content is not)"),
     with_a_damaged_file: (6, "S103", "is damaged: expected the canonical spelling"),
     under_an_expired_policy: (7, "", "policy.toml: this policy has expired: it held until"),
     expired: (8, "S105", "has expired: it held until"),
