@@ -12,10 +12,10 @@ Each module holds one noun, and imports go down this list only, which ``lint-imp
 
 - what people see: ``cli``, ``report``;
 - what is asked of a machine or a bundle: ``coverage``, ``doctor``, ``misses``, ``verify``;
-- what is done: ``build``, ``install``, ``sign``, ``wheel``, ``shipping`` (push and pull), and ``runtime`` in the process
-  that serves; ``registry`` and ``layout`` are where images are kept, ``image`` is a bundle as one; ``admission`` says
-  which bundles satisfy what is demanded of signatures, ``fitting`` which entries serve on a machine and under which
-  keys, ``pool`` runs the workers;
+- what is done: ``build``, ``install``, ``sign``, ``wheel``, ``shipping`` (push and pull), and ``runtime`` in the
+  process that serves; ``registry`` and ``layout`` are where images are kept, ``image`` is a bundle as one;
+  ``admission`` says which bundles satisfy what is demanded of signatures, ``fitting`` which entries serve on a machine
+  and under which keys, ``pool`` runs the workers;
 - bundles and caches: ``store`` (a bundle unpacked, to be served in place), ``bundle``, ``helpers`` (Triton's C
   modules), ``leftovers`` (entries that Triton made), ``tritoncache``, ``landing``, ``receipts``, ``listener``,
   ``record``;
@@ -35,8 +35,8 @@ Words: an *engine* is the distribution whose kernels are packed, a *kernel* one 
 *deployment* a model as served, a *target* what is compiled for. A *compile key* is all that decides the compiled
 bytes; a *cache key* names a directory of Triton's cache. An *artifact* is one file that a compile leaves, a
 *bundle* the archive of them, its *manifest* the index, an *image* a bundle as registries keep it, a *receipt* what an
-install wrote. A bundle's *signature* vouches for it (a compile key's is Triton's word for the types of arguments), and a
-*policy* says what a machine demands of signatures.
+install wrote. A bundle's *signature* vouches for it (a compile key's is Triton's word for the types of arguments), and
+a *policy* says what a machine demands of signatures.
 """
 
 from importlib import import_module

@@ -11,9 +11,9 @@ A policy is a file ``policy.toml`` in the configuration directory of the platfor
 Keys are relative to the file; where it names none, those in ``trusted-keys/*.pub`` beside it are trusted, and so they
 are where there is no such file. ``AOTPACK_REQUIRE_SIGNATURE=1`` demands signatures where no policy does.
 
-Demands add up: a user's policy, a variable or an option can ask for more than the site does, and never for less. There
-is nothing in a policy about engines, since an unsigned bundle could claim to be for any. Whatever cannot be read, is
-not understood, can be written by others or has expired, refuses: a policy is never passed over.
+Demands add up: a user's policy, ``AOTPACK_REQUIRE_SIGNATURE`` or an option can ask for more than the site does, and
+never for less. There is nothing in a policy about engines, since an unsigned bundle could claim to be for any. Whatever
+cannot be read, is not understood, can be written by others or has expired, refuses: a policy is never passed over.
 
 It is about bundles. What Triton compiles itself, or finds in its own cache directory where no install of ours has put
 it, is Triton's affair; and ``AOTPACK_DISABLE=1`` switches the policy off in a process that serves, with all the rest.
