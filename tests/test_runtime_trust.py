@@ -60,9 +60,9 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 @pytest.fixture
 def serve(bundle: Bundle, engine: Engine, tmp_path: Path) -> Serve:
-    """Runs a process that serves, with variables."""
+    """Runs a process that serves, with variables, through a command that goes before."""
 
-    def run(code: str = LOOK_UP, **variables: object) -> subprocess.CompletedProcess[str]:
+    def run(*before: str, **variables: object) -> subprocess.CompletedProcess[str]:
         environment = {
             **os.environ,
             "TRITON_CACHE_DIR": str(tmp_path / "triton"),
@@ -70,8 +70,8 @@ def serve(bundle: Bundle, engine: Engine, tmp_path: Path) -> Serve:
             "XDG_CONFIG_DIRS": str(tmp_path / "nothing"),
             **{name: str(value) for name, value in variables.items()},
         }
-        script = f"from tests.serving import *; serving = Serving()\n{code}"
-        command = [sys.executable, "-c", script, str(bundle.path), str(engine.root)]
+        script = f"from tests.serving import *; serving = Serving()\n{LOOK_UP}"
+        command = [*before, sys.executable, "-c", script, str(bundle.path), str(engine.root)]
         return subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300
         )
@@ -232,6 +232,17 @@ def test_places_that_others_may_write_are_left_out_with_the_reason(serve: Serve,
     strict = serve(AOTPACK_BUNDLE_PATH=f"{place}/open/store", AOTPACK_STRICT=1)
     assert strict.returncode == 1
     assert "CacheError: " in strict.stderr
+
+
+def test_a_volume_for_all_serves_where_it_is_mounted_read_only(serve: Serve, bundle: Bundle, place: Path) -> None:
+    if os.geteuid() or subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("needs to mount, which this container may not")
+    (place / "kernels").mkdir()
+    (place / "kernels").chmod(0o777)  # as kubelet makes an emptyDir
+    install_bundle(bundle, place / "kernels")
+    mount = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+    done = serve("unshare", "-m", "sh", "-c", mount, str(place / "kernels"), AOTPACK_BUNDLE_PATH=place / "kernels")
+    assert (said(done)["found"], done.stderr) == (len(bundle.manifest.entries), "")
 
 
 def test_a_file_that_others_may_write_in_a_place_that_is_sound_is_not_handed_out(
