@@ -36,6 +36,7 @@ from aotpack.digests import PREFIX, canonical_json, digest_bytes, hex_of
 from aotpack.documents import Node, parse_document
 from aotpack.errors import BundleError, DocumentError, UsageError
 from aotpack.manifest import Manifest
+from aotpack.signatures import IN_STORE, MAX_SIZE, find_signatures
 from aotpack.store import blob_path, kinds_of
 
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
@@ -47,16 +48,7 @@ ARTIFACT_TYPE = "application/vnd.aotpack.bundle.v1"
 MAX_MANIFEST = 1 << 20
 """Bytes that a manifest may have; ours have about 2 kB."""
 
-MAX_SIGNATURE = 1 << 20
-"""Bytes that a signature may have."""
-
-_MAX_SIGNATURE_LAYER = MAX_SIGNATURE + 4096
-
-SIGNATURE_SUFFIX = ".sig"
-"""Of the file beside a bundle that signs it."""
-
-SIGNATURE = "signatures.json"
-"""The same file in a store."""
+_MAX_SIGNATURE_LAYER = MAX_SIZE + 4096
 
 TITLE = "org.opencontainers.image.title"
 DIGEST = "dev.aotpack.bundle.digest"
@@ -159,9 +151,9 @@ def make_image(bundle: Bundle) -> Image:
     packed, unpacked = _digests(bundle.path)
     layer = Descriptor(media_type=BUNDLE_TYPE, digest=packed, size=bundle.size)
     tars = [_links(bundle.manifest)]
-    signature = _read_signature(bundle.path.with_name(bundle.path.name + SIGNATURE_SUFFIX))
-    if signature is not None:
-        tars.append(_signature_tar(signature))
+    signatures = find_signatures(bundle.path, bundle.digest)
+    if signatures is not None:
+        tars.append(_signature_tar(signatures.to_bytes()))
     made = [_stored(tar) for tar in tars]
     contents = [unpacked, *map(digest_bytes, tars)]
     config = canonical_json(_config(bundle, contents)).encode()
@@ -206,7 +198,7 @@ def read_listing(data: bytes) -> Listing:
         raise DocumentError(f"layers: expected a bundle, its links, and perhaps a signature, found {types}")
     signature = layers[2] if len(layers) > 2 else None  # noqa: PLR2004  # the third, where there is one
     if signature is not None and signature.size > _MAX_SIGNATURE_LAYER:
-        raise DocumentError(f"layers[2].size: at most {MAX_SIGNATURE} bytes of signature are read")
+        raise DocumentError(f"layers[2].size: at most {MAX_SIZE} bytes of signature are read")
     identity = root.field("annotations").field(DIGEST).digest()
     return Listing(digest=digest_bytes(data), identity=identity, bundle=layers[0], signature=signature)
 
@@ -225,7 +217,7 @@ def read_signature_layer(data: bytes) -> bytes:
         raise BundleError("the layer of its signature is no tar inside gzip") from None
     signature = tar[_BLOCK : _BLOCK + max(member.size, 0)]
     if data != _stored(_signature_tar(signature)):
-        raise BundleError(f"the layer of its signature holds something else than {SIGNATURE}")
+        raise BundleError(f"the layer of its signature holds something else than {IN_STORE}")
     return signature
 
 
@@ -284,7 +276,7 @@ def _directory(name: str) -> tarfile.TarInfo:
 
 
 def _signature_tar(signature: bytes) -> bytes:
-    member = tarfile.TarInfo(SIGNATURE)
+    member = tarfile.TarInfo(IN_STORE)
     member.size, member.mode = len(signature), 0o644
     padding = bytes(-len(signature) % _BLOCK + 2 * _BLOCK)
     return member.tobuf(tarfile.USTAR_FORMAT) + signature + padding
@@ -299,19 +291,6 @@ def _stored(data: bytes) -> bytes:
     ]
     trailer = struct.pack("<II", zlib.crc32(data), len(data) & 0xFFFFFFFF)
     return b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + b"".join(blocks) + trailer
-
-
-def _read_signature(path: Path) -> bytes | None:
-    try:
-        with path.open("rb") as file:
-            signature = file.read(MAX_SIGNATURE + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise BundleError(f"{path}: cannot be read: {error.strerror}; correct its mode, or sign the bundle") from None
-    if len(signature) > MAX_SIGNATURE:
-        raise BundleError(f"{path}: has more than {MAX_SIGNATURE} bytes, so it is no signature; sign the bundle again")
-    return signature
 
 
 def _config(bundle: Bundle, contents: list[str]) -> dict[str, Any]:

@@ -18,9 +18,10 @@ from typing import IO, Protocol
 from aotpack.atomic import sync_directory, sync_file, write_atomically
 from aotpack.bundle import Bundle, bundle_name, open_bundle
 from aotpack.errors import BundleError, DocumentError, OutputError, RegistryError, UnsupportedFormatError
-from aotpack.image import SIGNATURE_SUFFIX, Descriptor, Listing, make_image, read_listing, read_signature_layer
+from aotpack.image import Descriptor, Listing, make_image, read_listing, read_signature_layer
 from aotpack.layout import Layout
 from aotpack.references import Reference
+from aotpack.signatures import Signatures, parse_signatures, signatures_beside
 
 
 class Remote(Protocol):
@@ -146,14 +147,14 @@ def pull_bundle(remote: Remote, directory: Path, *, expected: str | None = None)
     try:
         with _staging(directory, listing.bundle.size) as staged:
             _fetch(remote, listing.bundle, staged)
-            signature = _signature(remote, listing)
             bundle = _opened(remote, staged, listing)
+            signature = _signature(remote, listing)
             path = directory / bundle_name(bundle.manifest)
-            signed = path.with_name(path.name + SIGNATURE_SUFFIX)
+            signed = signatures_beside(path)
             # One that is there belongs to what is replaced.
             signed.unlink(missing_ok=True)
             if signature is not None:
-                write_atomically(signed, [signature])
+                write_atomically(signed, [signature.to_bytes()])
             staged.replace(path)
         sync_directory(directory)
     except OSError as error:
@@ -197,15 +198,19 @@ def _fetch(remote: Remote, descriptor: Descriptor, staged: Path) -> None:
         raise BundleError(f"{remote}: {error}; push the bundle again") from None
 
 
-def _signature(remote: Remote, listing: Listing) -> bytes | None:
+def _signature(remote: Remote, listing: Listing) -> Signatures | None:
+    """The signatures of the bundle that was announced; whose they are is for an install to check."""
     if listing.signature is None:
         return None
     buffer = BytesIO()
     try:
         remote.fetch(listing.signature, buffer)
-        return read_signature_layer(buffer.getvalue())
-    except BundleError as error:
+        found = parse_signatures(read_signature_layer(buffer.getvalue()))
+    except (BundleError, DocumentError) as error:
         raise BundleError(f"{remote}: {error}; push the bundle again") from None
+    if found.bundle != listing.identity:
+        raise BundleError(f"{remote}: its signature is that of another bundle, {found.bundle}; push the bundle again")
+    return found
 
 
 def _opened(remote: Remote, staged: Path, listing: Listing) -> Bundle:

@@ -20,6 +20,7 @@ from aotpack.interpreters import Interpreter, find_interpreter, running_minor
 from aotpack.models import load_model
 from aotpack.pool import Pool, WorkerSpec
 from aotpack.targets import Target
+from tests.signing import make_pair, put_beside
 
 ROOT = Path(__file__).parent.parent
 FAMILIES = ("layernorm", "memcpy", "mrope")
@@ -123,8 +124,8 @@ def helped(built: Built, native_helpers: list[BuiltHelper], tmp_path_factory: py
 
 @pytest.fixture(scope="session")
 def shipped(helped: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """A real bundle of a few kernels and all its helpers, with a file beside it that would sign it."""
+    """A real bundle of a few kernels and all its helpers, with its signature beside it."""
     manifest = replace(helped.manifest, entries=helped.manifest.entries[:3])
-    path = tmp_path_factory.mktemp("shipped") / "mine.tar.zst"
-    path.with_name("mine.tar.zst.sig").write_text('{"any":"signature"}\n')
-    return write_bundle(path, manifest, dict(helped.blobs()))
+    bundle = write_bundle(tmp_path_factory.mktemp("shipped") / "mine.tar.zst", manifest, dict(helped.blobs()))
+    put_beside(bundle, make_pair(tmp_path_factory.mktemp("keys"), "key").signed(bundle.digest))
+    return bundle

@@ -15,14 +15,17 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from aotpack import image as image_module
 from aotpack.bundle import Bundle, open_bundle
 from aotpack.digests import canonical_json, digest_bytes, digest_file
 from aotpack.engines import Engine
 from aotpack.image import ARTIFACT_TYPE, DIGEST, MANIFEST_TYPE, Descriptor, make_image
+from aotpack.signatures import MAX_SIZE, signatures_beside
 from aotpack.store import open_store
 from tests.archives import tree
 from tests.conftest import ROOT
 from tests.shipments import lay, layers, mount, refused
+from tests.signing import make_pair, put_beside
 from tests.test_cli import one_error, run
 
 
@@ -88,7 +91,7 @@ def test_a_mounted_image_is_the_bundles_store(shipped: Bundle, tmp_path: Path) -
             assert digest_file(store.path(artifact, kind)) == artifact.digest
     for helper in shipped.manifest.helpers:
         assert digest_file(store.path(helper.artifact, "so")) == helper.artifact.digest
-    assert (directory / "signatures.json").read_text() == '{"any":"signature"}\n'
+    assert (directory / "signatures.json").read_bytes() == signatures_beside(shipped.path).read_bytes()
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o755 for path in directory.rglob("*") if path.is_dir())
 
 
@@ -179,7 +182,7 @@ def test_what_a_manifest_announces_and_does_not_hold_is_refused(shipped: Bundle,
     [
         (b"no gzip", "no tar inside gzip"),
         (b"\x1f\x8b\x08\0\0\0\0\0\0\xff\x01\x00\x00\xff\xff" + bytes(8), "no tar inside gzip"),
-        (bytes((1 << 20) + 5000), "at most 1048576 bytes of signature are read"),
+        (bytes(MAX_SIZE + 5000), "at most 65536 bytes of signature are read"),
     ],
 )
 def test_a_layer_that_is_no_signature_is_refused(shipped: Bundle, tmp_path: Path, data: bytes, said: str) -> None:
@@ -211,15 +214,36 @@ def test_a_signature_that_is_not_spelled_as_ours_is_refused(shipped: Bundle, tmp
 
 
 def test_what_is_too_large_for_a_signature_is_not_pushed(unsigned: Bundle, tmp_path: Path) -> None:
-    unsigned.path.with_name(f"{unsigned.path.name}.sig").write_bytes(bytes((1 << 20) + 1))
+    unsigned.path.with_name(f"{unsigned.path.name}.sig").write_bytes(bytes(MAX_SIZE + 1))
     result = run("push", unsigned.path, "--oci-layout", tmp_path / "layout")
-    refused(result, "mine.tar.zst.sig: has more than 1048576 bytes, so it is no signature")
+    assert "mine.tar.zst.sig: is damaged: expected signatures, found more than 65536 bytes" in result.stderr
+    assert result.exit_code == 6
     signature = unsigned.path.with_name(f"{unsigned.path.name}.sig")
     signature.unlink()
     signature.mkdir()
     result = run("push", unsigned.path, "--oci-layout", tmp_path / "layout")
     refused(result, "mine.tar.zst.sig: cannot be read: Is a directory")
     assert not (tmp_path / "layout").exists()
+
+
+def test_the_signature_of_another_bundle_is_neither_pushed_nor_pulled(
+    shipped: Bundle, unsigned: Bundle, tmp_path: Path
+) -> None:
+    other = make_pair(tmp_path, "key").signed(f"sha256:{'5' * 64}")
+    put_beside(unsigned, other)
+    result = run("push", unsigned.path, "--oci-layout", tmp_path / "layout")
+    assert (result.exit_code, "is the signature of another bundle" in one_error(result)) == (6, True)
+    assert not (tmp_path / "layout").exists()
+
+    layout = tmp_path / "forged"
+
+    def forge(manifest: dict[str, Any]) -> None:
+        manifest["layers"][2] = add(layout, image_module._stored(image_module._signature_tar(other.to_bytes())))
+
+    relist(layout, shipped, forge)
+    result = run("pull", "--oci-layout", layout, "-o", tmp_path / "output")
+    refused(result, "its signature is that of another bundle, sha256:555")
+    assert list((tmp_path / "output").iterdir()) == []
 
 
 # Layouts
