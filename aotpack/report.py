@@ -17,6 +17,7 @@ import click
 from aotpack.build import Built, Enumeration
 from aotpack.bundle import Bundle
 from aotpack.coverage import Coverage
+from aotpack.diff import Change, Diff
 from aotpack.digests import hex_of
 from aotpack.doctor import Diagnosis
 from aotpack.doctor.sections import is_error
@@ -190,6 +191,69 @@ def _deployment(deployment: dict[str, Any]) -> str:
     model = deployment.get("model")
     name = model.get("name", "?") if isinstance(model, dict) else "?"
     return f"{name} tp{deployment.get('tp', '?')} {deployment.get('dtype', '?')}"
+
+
+def show_diff(diff: Diff, *, as_json: bool) -> None:
+    """In what two bundles differ; keys that the first alone has are marked ``-``, the second ``+``, both ``~``."""
+    if as_json:
+        _show_json(_spell_diff(diff))
+        return
+    for name, side in (("a", diff.a), ("b", diff.b)):
+        click.echo(f"{name}  {side.path}  {side.digest}, {_count(len(side.manifest.entries), 'key')}")
+    _show_changes(diff.changes, "~ ")
+    for mark, keys in (("-", diff.only_a), ("+", diff.only_b)):
+        for key in keys:
+            click.echo(f"{mark} {key.describe()}")
+    for entry in diff.entries:
+        click.echo(f"~ {entry.key.describe()}")
+        _show_changes(entry.changes, "  ")
+    if diff.same:
+        click.echo("they hold the same", err=True)
+        return
+    click.echo(f"{'family':<16}{'keys a':>10}{'keys b':>10}{'cubins a':>16}{'cubins b':>16}")
+    for row in diff.families:
+        sizes = "".join(f"{size:>16,}" for size in row.cubins)
+        click.echo(f"{row.family:<16}{row.keys[0]:>10}{row.keys[1]:>10}{sizes}")
+    click.echo(
+        f"{_count(len(diff.only_a), 'key')} in a alone, {len(diff.only_b)} in b alone, {len(diff.entries)} changed; "
+        f"{_count(len(diff.changes), 'change')} of the whole",
+        err=True,
+    )
+
+
+def _show_changes(changes: Iterable[Change], indent: str) -> None:
+    for change in changes:
+        click.echo(f"{indent}{change.subject}")
+        click.echo(f"    a  {change.a}")
+        click.echo(f"    b  {change.b}")
+
+
+def _spell_diff(diff: Diff) -> dict[str, Any]:
+    return {
+        "same": diff.same,
+        **{
+            name: {"path": str(side.path), "digest": side.digest, "keys": len(side.manifest.entries)}
+            for name, side in (("a", diff.a), ("b", diff.b))
+        },
+        "changes": [_spell_change(change) for change in diff.changes],
+        "only_a": [{"digest": key.digest, "key": key.to_json()} for key in diff.only_a],
+        "only_b": [{"digest": key.digest, "key": key.to_json()} for key in diff.only_b],
+        "entries": [
+            {
+                "digest": entry.key.digest,
+                "kernel": entry.key.kernel,
+                "changes": [_spell_change(change) for change in entry.changes],
+            }
+            for entry in diff.entries
+        ],
+        "families": [
+            {"family": row.family, "keys": list(row.keys), "cubin_bytes": list(row.cubins)} for row in diff.families
+        ],
+    }
+
+
+def _spell_change(change: Change) -> dict[str, str]:
+    return {"subject": change.subject, "a": change.a, "b": change.b}
 
 
 def show_coverage(coverage: Coverage, *, as_json: bool) -> None:

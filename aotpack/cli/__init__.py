@@ -64,6 +64,7 @@ for command in (
     build.keys,
     build.coverage,
     bundles.inspect,
+    bundles.diff,
     bundles.wheel,
     registry.push,
     registry.pull,

@@ -30,6 +30,32 @@ def inspect(bundle: Path, as_json: bool) -> None:  # noqa: FBT001  # a click fla
 
 
 @click.command()
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="The differences as JSON.")
+@click.pass_context
+def diff(ctx: click.Context, a: Path, b: Path, as_json: bool) -> None:  # noqa: FBT001  # a click flag
+    """Show in what the bundles A and B differ, reading their manifests alone.
+
+    Engine, toolchain, deployments, helpers, and each key: had by one side alone, or by both with other options, other
+    machine code or other metadata. A directory that a bundle was unpacked to, as a wheel carries one, will do as well.
+    Exits with 1 where they differ. Needs neither torch nor Triton.
+
+    \b
+    Examples:
+      aotpack diff yesterday.tar.zst today.tar.zst
+      aotpack diff --json yesterday.tar.zst today.tar.zst | jq .only_b
+    """
+    from aotpack.diff import compare, open_side
+    from aotpack.report import show_diff
+
+    found = compare(open_side(a), open_side(b))
+    show_diff(found, as_json=as_json)
+    if not found.same:
+        ctx.exit(1)
+
+
+@click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "-o",
