@@ -131,7 +131,10 @@ class Node:
         """This number."""
         if not isinstance(self.value, int | float) or isinstance(self.value, bool):
             raise self.error("a number")
-        return float(self.value)
+        try:
+            return float(self.value)
+        except OverflowError:
+            raise self.error("a number of at most 1.8e308") from None
 
     def boolean(self) -> bool:
         """This true or false."""

@@ -53,9 +53,9 @@ def glibc_baseline(data: bytes) -> str:
         raise DocumentError("expected a 64-bit little-endian ELF file, found another file")
     try:
         names = list(_version_names(data))
-    except (struct.error, IndexError, ValueError) as error:
+    except (struct.error, IndexError, OverflowError, ValueError) as error:
         raise DocumentError(f"expected an ELF file, found a damaged one: {error}") from None
-    versions = [name.removeprefix("GLIBC_") for name in names if re.fullmatch(r"GLIBC_[0-9.]+", name)]
+    versions = [name.removeprefix("GLIBC_") for name in names if re.fullmatch(r"GLIBC_[0-9]{1,9}(\.[0-9]{1,9})*", name)]
     return max(versions, key=release, default="0")
 
 
@@ -72,6 +72,7 @@ def _version_names(data: bytes) -> Iterator[str]:
     """The versions named in the version needs section, of all libraries."""
     (start,) = struct.unpack_from("<Q", data, 40)
     size, count = struct.unpack_from("<HH", data, 58)
+    left = len(data) // _AUX.size  # of the same size as _NEED, and each has its own place
     sections = [_SECTION.unpack_from(data, start + index * size) for index in range(count)]
     for _, kind, _, _, offset, _, link, entries, _, _ in sections:
         if kind != _VERNEED:
@@ -80,10 +81,15 @@ def _version_names(data: bytes) -> Iterator[str]:
         need = offset
         for _ in range(entries):
             _, auxiliaries, _, first, following = _NEED.unpack_from(data, need)
+            left -= 1 + auxiliaries
+            if left < 0:
+                raise ValueError("its table of versions has more entries than there is room for")
             aux = need + first
             for _ in range(auxiliaries):
                 _, _, _, name, next_aux = _AUX.unpack_from(data, aux)
                 begin = strings + name
                 yield data[begin : data.index(b"\0", begin)].decode("ascii")
                 aux += next_aux
+            if not following:
+                break
             need += following

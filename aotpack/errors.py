@@ -7,6 +7,15 @@ in one of these; anything else that escapes is a bug of ours.
 from typing import ClassVar
 
 
+def printable(text: str) -> str:
+    r"""Text that can be shown in one line: what would break the line, or steer a terminal, is escaped.
+
+    >>> print(printable("a name\nwith a line of its own"))
+    a name\nwith a line of its own
+    """
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+
+
 class AotpackError(Exception):
     """Base of every error that aotpack raises on purpose.
 
@@ -15,6 +24,10 @@ class AotpackError(Exception):
     """
 
     exit_code: ClassVar[int] = 3
+
+    def __str__(self) -> str:
+        """The message in one line, whatever names from outside are in it."""
+        return printable(super().__str__())
 
 
 class UsageError(AotpackError):

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from aotpack.errors import printable
+
 CODES = {
     "E101": "engine release that aotpack has not been tested with",
     "E102": "Triton release other than the one this engine release runs with",
@@ -82,4 +84,4 @@ class Finding:
 
     def __str__(self) -> str:
         """``CODE subject: detail; hint`` in one line."""
-        return f"{self.code} {self.subject}: {self.detail}" + (f"; {self.hint}" if self.hint else "")
+        return printable(f"{self.code} {self.subject}: {self.detail}" + (f"; {self.hint}" if self.hint else ""))

@@ -172,7 +172,7 @@ def read_receipt(path: Path, cache: Path) -> Receipt:
 def _inside(node: Node) -> str:
     """The path of a file two levels below the cache directory or that of helpers, or of a manifest or signatures."""
     parts = node.text().removeprefix(f"{HELPERS}/").removeprefix(f"{OURS}/").split("/")
-    if len(parts) != 2 or any(part in ("", ".", "..") or "\0" in part for part in parts):  # noqa: PLR2004
+    if len(parts) != 2 or any(part in ("", ".", "..") or not part.isprintable() for part in parts):  # noqa: PLR2004
         raise node.error("an entry's directory and a file in it")
     return node.text()
 

@@ -228,7 +228,7 @@ def read_launches(path: Path) -> tuple[Launch, ...]:
                 builds[build.digest] = build
             else:
                 old |= "meta" not in record
-        except (ValueError, TypeError, DocumentError) as error:
+        except (ValueError, TypeError, RecursionError, DocumentError) as error:
             raise AotpackError(f"{path}: line {number} is not a recorded launch: {error}") from None
     if old and not found:
         raise AotpackError(
@@ -285,8 +285,8 @@ def read_records(path: Path) -> tuple[RecordedKey, ...]:
                 if record["launch"]["key"] is not None:
                     found.append(comparable(CompileKey.from_json(Node(record["launch"]["key"]))))
             elif "meta" not in record:
-                found.append(_recorded(_with_colon(record["kernel"]), record))
-        except (ValueError, KeyError, TypeError, DocumentError) as error:
+                found.append(_recorded(_with_colon(Node(record["kernel"], "kernel").text()), record))
+        except (ValueError, KeyError, TypeError, RecursionError, DocumentError) as error:
             raise AotpackError(f"{path}: line {number} is not a recorded key: {error!r}") from None
     return tuple(dict.fromkeys(found))
 

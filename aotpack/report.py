@@ -22,6 +22,7 @@ from aotpack.digests import hex_of
 from aotpack.doctor import Diagnosis
 from aotpack.doctor.sections import is_error
 from aotpack.elf import release
+from aotpack.errors import printable
 from aotpack.findings import Finding
 from aotpack.install import Installed, Removed
 from aotpack.manifest import Manifest, Reached
@@ -81,9 +82,14 @@ class Words:
             self._what = ""
 
 
+def _show_line(text: str, *, err: bool = False) -> None:
+    """One line that may hold names from outside, which shall neither break it nor steer the terminal."""
+    click.echo(printable(text), err=err)
+
+
 def show_error(message: str) -> None:
     """What went wrong, on stderr."""
-    click.echo(f"Error: {message}", err=True)
+    _show_line(f"Error: {message}", err=True)
 
 
 def show_findings(findings: Iterable[Finding]) -> None:
@@ -129,8 +135,8 @@ def show_keys(enumeration: Enumeration, words: Words, *, as_json: bool) -> None:
         )
         return
     for key, reached in enumeration.keys:
-        click.echo(key.describe())
-        click.echo(f"  {key.digest}  reached by {_reached(reached, enumeration)}")
+        _show_line(key.describe())
+        _show_line(f"  {key.digest}  reached by {_reached(reached, enumeration)}")
     words.say(f"{_count(len(enumeration.keys), 'key')} for Triton {enumeration.toolchain.triton}")
 
 
@@ -168,7 +174,7 @@ def show_bundle(bundle: Bundle, *, as_json: bool) -> None:
         ("built by", f"aotpack {manifest.built_by}"),
     ]
     for title, text in rows:
-        click.echo(f"{title:<12}{text}")
+        _show_line(f"{title:<12}{text}")
 
 
 def _helpers(manifest: Manifest) -> str:
@@ -199,22 +205,22 @@ def show_diff(diff: Diff, *, as_json: bool) -> None:
         _show_json(_spell_diff(diff))
         return
     for name, side in (("a", diff.a), ("b", diff.b)):
-        click.echo(f"{name}  {side.path}  {side.digest}, {_count(len(side.manifest.entries), 'key')}")
+        _show_line(f"{name}  {side.path}  {side.digest}, {_count(len(side.manifest.entries), 'key')}")
     _show_changes(diff.changes, "~ ")
     for mark, keys in (("-", diff.only_a), ("+", diff.only_b)):
         for key in keys:
-            click.echo(f"{mark} {key.describe()}")
+            _show_line(f"{mark} {key.describe()}")
     for entry in diff.entries:
-        click.echo(f"~ {entry.key.describe()}")
+        _show_line(f"~ {entry.key.describe()}")
         _show_changes(entry.changes, "  ")
     if diff.same:
-        click.echo("they hold the same", err=True)
+        _show_line("they hold the same", err=True)
         return
-    click.echo(f"{'family':<16}{'keys a':>10}{'keys b':>10}{'cubins a':>16}{'cubins b':>16}")
+    _show_line(f"{'family':<16}{'keys a':>10}{'keys b':>10}{'cubins a':>16}{'cubins b':>16}")
     for row in diff.families:
         sizes = "".join(f"{size:>16,}" for size in row.cubins)
-        click.echo(f"{row.family:<16}{row.keys[0]:>10}{row.keys[1]:>10}{sizes}")
-    click.echo(
+        _show_line(f"{row.family:<16}{row.keys[0]:>10}{row.keys[1]:>10}{sizes}")
+    _show_line(
         f"{_count(len(diff.only_a), 'key')} in a alone, {len(diff.only_b)} in b alone, {len(diff.entries)} changed; "
         f"{_count(len(diff.changes), 'change')} of the whole",
         err=True,
@@ -223,9 +229,9 @@ def show_diff(diff: Diff, *, as_json: bool) -> None:
 
 def _show_changes(changes: Iterable[Change], indent: str) -> None:
     for change in changes:
-        click.echo(f"{indent}{change.subject}")
-        click.echo(f"    a  {change.a}")
-        click.echo(f"    b  {change.b}")
+        _show_line(f"{indent}{change.subject}")
+        _show_line(f"    a  {change.a}")
+        _show_line(f"    b  {change.b}")
 
 
 def _spell_diff(diff: Diff) -> dict[str, Any]:
@@ -274,16 +280,16 @@ def show_coverage(coverage: Coverage, *, as_json: bool) -> None:
         )
         return
     width = max((len(row.kernel) for row in coverage.kernels), default=6)
-    click.echo(f"{'kernel':<{width}}  needed    held missing")
+    _show_line(f"{'kernel':<{width}}  needed    held missing")
     for row in coverage.kernels:
-        click.echo(f"{row.kernel:<{width}} {row.needed:>7} {row.held:>7} {len(row.missing):>7}")
+        _show_line(f"{row.kernel:<{width}} {row.needed:>7} {row.held:>7} {len(row.missing):>7}")
     needed, held = (sum(getattr(row, name) for row in coverage.kernels) for name in ("needed", "held"))
-    click.echo(f"{'all':<{width}} {needed:>7} {held:>7} {needed - held:>7}")
+    _show_line(f"{'all':<{width}} {needed:>7} {held:>7} {needed - held:>7}")
     for row in coverage.kernels:
         for missing in row.missing:
-            click.echo(f"missing: {missing}")
+            _show_line(f"missing: {missing}")
     for unknown in coverage.unknowns:
-        click.echo(f"unknown: {unknown.name} (family {unknown.family}) is fixed by {unknown.fixed_by}")
+        _show_line(f"unknown: {unknown.name} (family {unknown.family}) is fixed by {unknown.fixed_by}")
 
 
 def show_wheels(wheels: Iterable[Wheel], words: Words) -> None:
@@ -451,17 +457,17 @@ def show_misses(misses: Iterable[Miss], *, as_json: bool) -> None:
         return
     for miss in misses:
         took = "" if miss.milliseconds is None else f", compiled in {miss.milliseconds:.0f} ms"
-        click.echo(f"{miss.kernel}{took}")
-        click.echo(f"  compiled as  {miss.cache / directory_name(miss.cache_key)}")
+        _show_line(f"{miss.kernel}{took}")
+        _show_line(f"  compiled as  {miss.cache / directory_name(miss.cache_key)}")
         if miss.nearest is not None:
-            click.echo(f"  nearest      {miss.nearest.key.describe()}")
+            _show_line(f"  nearest      {miss.nearest.key.describe()}")
         for item in miss.differences:
-            click.echo(f"  {item.part} {item.name}".rstrip())
-            click.echo(f"    bundle     {item.bundle}")
-            click.echo(f"    here       {item.here}")
-            click.echo(f"    advice     {item.advice}")
+            _show_line(f"  {item.part} {item.name}".rstrip())
+            _show_line(f"    bundle     {item.bundle}")
+            _show_line(f"    here       {item.here}")
+            _show_line(f"    advice     {item.advice}")
         if miss.unknown:
-            click.echo(f"  not known    {', '.join(miss.unknown)}; a listener's record tells (see --help)")
+            _show_line(f"  not known    {', '.join(miss.unknown)}; a listener's record tells (see --help)")
 
 
 def _spell_miss(miss: Miss) -> dict[str, Any]:

@@ -12,6 +12,7 @@ and the code that it generates does not.
 
 import hashlib
 import pkgutil
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -84,7 +85,7 @@ class Toolchain:
         """
         node.only("triton", "sources", "libdevice", "assemblers", "environment")
         return cls(
-            triton=node.field("triton").text(),
+            triton=_read_release(node.field("triton")),
             sources=tuple(sorted((name, value.digest()) for name, value in node.field("sources").fields())),
             libdevice=node.field("libdevice").digest(),
             assemblers=tuple(sorted((name, value.text()) for name, value in node.field("assemblers").fields())),
@@ -125,6 +126,13 @@ class Toolchain:
                 f"built with {_assignments(self.environment)}, found {_assignments(local.environment)}"
             )
             yield Difference(part="environment", text=text)
+
+
+def _read_release(node: Node) -> str:
+    # It becomes a part of file names.
+    if re.fullmatch(r"\w[\w.+-]*", node.text(), re.ASCII) is None:
+        raise node.error("a release such as 3.8.0")
+    return node.text()
 
 
 def _release(text: str) -> str:
