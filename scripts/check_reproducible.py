@@ -9,12 +9,13 @@ whose files were copied in another order and have other times. With --each there
 alone, which tells which one a difference comes from. Wheels are made twice in each: as they are, and with
 SOURCE_DATE_EPOCH, which is meant to change them, and to the same bytes everywhere.
 
-Another minor of Python builds too where it has torch and Triton. Where it lacks them (it says which in the table,
-under "how"), it does all that comes after the compile: it reads the first bundle, writes it anew, and makes its wheels,
-in an environment made for it with the same zstandard, whose libzstd decides the compressed bytes. By default it is the
-first other minor that is found here.
+Another minor of Python builds too where it has torch and Triton. Where it lacks them, the table says under "how" what
+it does instead, in an environment made for it with the same zstandard, whose libzstd decides the compressed bytes:
+"compiled" means that every key of the first bundle is compiled anew with that minor's own Triton and packed (see
+compile_anew.py; tracing alone needs torch), and "written", with --all, that the first bundle is read and written anew.
+By default it is the first other minor that is found here.
 
-Without --all: three families for one model on sm90, which takes a minute or two. With it: all families for several
+Without --all: two families for one model on sm90, which takes a minute or two. With it: all families for several
 models on two architectures. Prints one table; where something differs, what aotpack diff says of it, and exits with 1.
 """
 
@@ -29,7 +30,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
+from typing import Literal
 
 import zstandard
 
@@ -44,8 +47,10 @@ ROOT = Path(__file__).resolve().parent.parent
 MOMENT = "1700000000"
 """A SOURCE_DATE_EPOCH: in November 2023, and on another day in the time zones that are tried."""
 
-SMALL = "--arch sm90 --model qwen3.5-27b --tp 1 --gdn-prefill triton --family layernorm --family memcpy --family mrope"
+SMALL = "--arch sm90 --model qwen3.5-27b --tp 1 --gdn-prefill triton --family layernorm --family mrope"
 LARGE = "--arch sm90,sm100 --model qwen3.5-27b --model qwen3-vl-2b --tp 1,4"
+
+COMPILE_ANEW = ROOT / "scripts" / "compile_anew.py"
 
 LIBRARIES = ("click", "packaging", "platformdirs")
 
@@ -75,7 +80,7 @@ class Case:
         place: where it works, below the scratch directory: home, temporary and current directory.
         shuffled: whether the engine is a copy whose files were made in another order, with other times.
         python: the interpreter.
-        compiles: whether it builds; else it writes the first case's bundle anew.
+        how: whether it is built, or made of the first case's bundle: compiled anew, or just written anew.
     """
 
     name: str
@@ -85,7 +90,7 @@ class Case:
     place: str = "a"
     shuffled: bool = False
     python: str = sys.executable
-    compiles: bool = True
+    how: Literal["built", "compiled", "written"] = "built"
 
 
 FIRST = Case(name="as usual")
@@ -143,11 +148,14 @@ def make(case: Case, number: int, engine: Path, first: Path | None, selection: S
     home = scratch / str(number) / case.place
     for name in ("bundle", "wheels", "dated"):
         (home / name).mkdir(parents=True)
-    if case.compiles:
-        command = [case.python, "-m", "aotpack", "build", "--quiet", *selection, "--engine", str(engine)]
-        command += ["--python", running_minor(), "--jobs", str(case.jobs), "--output", str(home / "bundle")]
-    else:
-        command = [case.python, "-c", WRITE_ANEW, str(first), str(home / "bundle")]
+    output = str(home / "bundle")
+    build = ["-m", "aotpack", "build", "--quiet", *selection, "--python", running_minor(), "--jobs", str(case.jobs)]
+    commands = {
+        "built": [*build, "--engine", str(engine), "--output", output],
+        "compiled": [str(COMPILE_ANEW), str(first), "--engine", str(engine), "--output", output],
+        "written": ["-c", WRITE_ANEW, str(first), output],
+    }
+    command = [case.python, *commands[case.how]]
     bundle = Path(run(command, case, home).splitlines()[-1])
     wheels = [case.python, "-m", "aotpack", "wheel", "--quiet", str(bundle), "--output"]
     undated = replace(
@@ -215,8 +223,8 @@ def other_pythons() -> Iterator[str]:
                     return
 
 
-def case_of(python: str, scratch: Path) -> Case:
-    """The case of another Python: it builds if it can."""
+def case_of(python: str, scratch: Path, otherwise: Literal["compiled", "written"]) -> Case:
+    """The case of another Python: it builds if it can, and has an environment made for what it does otherwise."""
     asked = "import importlib.util as i; print(all(map(i.find_spec, ('torch', 'triton', 'click', 'zstandard'))))"
     done = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True)
     if done.stdout.strip() == "True":
@@ -224,8 +232,11 @@ def case_of(python: str, scratch: Path) -> Case:
     made = scratch / "python"
     subprocess.run([python, "-m", "venv", made], check=True)
     pip = [str(made / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, *LIBRARIES, "tomli", f"zstandard=={zstandard.__version__}"], check=True, stdout=sys.stderr)
-    return replace(FIRST, name="another Python", python=str(made / "bin" / "python"), compiles=False)
+    wanted = [*LIBRARIES, "tomli", f"zstandard=={zstandard.__version__}"]
+    if otherwise == "compiled":
+        wanted += [f"triton=={version('triton')}", "numpy"]
+    subprocess.run([*pip, *wanted], check=True, stdout=sys.stderr)
+    return replace(FIRST, name="another Python", python=str(made / "bin" / "python"), how=otherwise)
 
 
 def show(made: Sequence[Made]) -> bool:
@@ -233,12 +244,11 @@ def show(made: Sequence[Made]) -> bool:
     print(f"{'what':<22}{'python':<10}{'how':<10}{'bundle':<18}{'wheels':<18}{'wheels, dated':<18}")
     first = made[0]
     for one in made:
-        how = "built" if one.case.compiles else "written"
         cells = [
             f"{hex_of(digest)[:12]}{'' if digest == expected else ' !'}"
             for digest, expected in zip(one.digests, first.digests, strict=True)
         ]
-        print(f"{one.case.name:<22}{one.python:<10}{how:<10}" + "".join(f"{cell:<18}" for cell in cells))
+        print(f"{one.case.name:<22}{one.python:<10}{one.case.how:<10}" + "".join(f"{cell:<18}" for cell in cells))
     differing = [one for one in made[1:] if one.digests != first.digests]
     for one in differing:
         print(f"\n{first.case.name} (a) and {one.case.name} (b):")
@@ -264,7 +274,8 @@ def main() -> int:
         scratch.mkdir(parents=True, exist_ok=True)
         copy = shuffled_copy(engine, scratch / "engine")
         wanted = cases(each=options.each)
-        wanted += [case_of(python, scratch) for python in options.python or other_pythons()]
+        otherwise: Literal["compiled", "written"] = "written" if options.all else "compiled"
+        wanted += [case_of(python, scratch, otherwise) for python in options.python or other_pythons()]
         if all(case.python == sys.executable for case in wanted):
             print("there is no Python of another minor here; name one with --python", file=sys.stderr)
         made: list[Made] = []

@@ -69,25 +69,6 @@ def test_the_digests_of_a_bundles_keys_do_not_change_unnoticed(built: Built, gol
     golden("keys-triton-3.8.0.txt", "\n".join(lines) + "\n")  # type: ignore[operator]  # a fixture
 
 
-@pytest.mark.slow
-def test_two_directories_umasks_and_numbers_of_workers_give_the_same_bytes(engine: Engine, tmp_path: Path) -> None:
-    needs_compiler()
-    made = []
-    for number, (umask, locale) in enumerate([("022", "C"), ("077", "C.UTF-8")]):
-        home = tmp_path / f"somewhere-{number}"
-        home.mkdir()
-        tree = copy_engine(engine, home / ("engine" * (number + 1)))
-        families = " ".join(f"--family {family}" for family in FAMILIES)
-        script = f"umask {umask} && exec {sys.executable} -m aotpack build --quiet --arch sm90 --model qwen3.5-27b"
-        script += f" --model qwen3-vl-2b --tp 1,4 {families} --engine {tree} -o {home} --jobs {number + 1}"
-        environment = {**os.environ, "LC_ALL": locale, "TZ": f"UTC-{number}", "HOME": str(home), "TMPDIR": str(home)}
-        done = subprocess.run(
-            ["sh", "-c", script], cwd=home, env=environment, capture_output=True, text=True, check=True
-        )
-        made.append(Path(done.stdout.strip()).read_bytes())
-    assert made[0] == made[1]
-
-
 def test_a_key_that_fails_is_reported_while_the_rest_goes_on(engine: Engine, tmp_path: Path) -> None:
     needs_compiler()
     tree = copy_engine(engine, tmp_path / "engine")
