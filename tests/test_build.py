@@ -1,9 +1,6 @@
 """Builds on real kernels: the same bytes from anywhere, no path in them, and an honest account of what is missing."""
 
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
