@@ -53,6 +53,8 @@ LARGE = "--arch sm90,sm100 --model qwen3.5-27b --model qwen3-vl-2b --tp 1,4"
 COMPILE_ANEW = ROOT / "scripts" / "compile_anew.py"
 
 LIBRARIES = ("click", "packaging", "platformdirs")
+COMPILING = ("triton", "einops", "numpy", "regex")
+"""What the extra ``build`` names, but for torch."""
 
 WRITE_ANEW = """
 import sys
@@ -234,7 +236,7 @@ def case_of(python: str, scratch: Path, otherwise: Literal["compiled", "written"
     pip = [str(made / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     wanted = [*LIBRARIES, "tomli", f"zstandard=={zstandard.__version__}"]
     if otherwise == "compiled":
-        wanted += [f"triton=={version('triton')}", "numpy"]
+        wanted += [f"{name}=={version(name)}" for name in COMPILING]
     subprocess.run([*pip, *wanted], check=True, stdout=sys.stderr)
     return replace(FIRST, name="another Python", python=str(made / "bin" / "python"), how=otherwise)
 

@@ -1,14 +1,17 @@
 """The same input gives the same bytes, whatever the circumstances. The slow test builds; the fast one packs anew."""
 
+import importlib
 import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from aotpack.bundle import Bundle
+from aotpack.bundle import Bundle, write_bundle
+from aotpack.digests import digest_file
 from aotpack.engines import Engine
 from tests.conftest import ROOT, needs_compiler
 
@@ -55,6 +58,35 @@ def test_a_date_changes_wheels_alone_and_in_every_time_zone_alike(helped: Bundle
     )
     assert one == other
     assert one[helped.path.name][1] == helped.path.read_bytes()
+
+
+def test_a_difference_is_shown_and_fails(
+    helped: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    script = importlib.import_module("check_reproducible")
+    other = write_bundle(tmp_path / "b", replace(helped.manifest, built_by="9.9"), dict(helped.blobs()))
+    made = [
+        script.Made(case=case, python="3.11", bundle=path, digests=(digest_file(path), "sha256:a", "sha256:a"))
+        for case, path in zip(script.cases(each=False), (helped.path, other.path), strict=True)
+    ]
+    assert script.show([made[0], made[0]])
+    assert " !" not in capsys.readouterr().out
+    assert not script.show(made)
+    shown = capsys.readouterr().out
+    assert shown.count(" !") == 1
+    assert "~ built by\n    a  aotpack" in shown
+
+
+def test_the_second_case_differs_from_the_first_in_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    script = importlib.import_module("check_reproducible")
+    first, everything, *alone = script.cases(each=True)
+    assert len(alone) == len(script.OTHERWISE)
+    for name in ("umask", "jobs", "place", "shuffled"):
+        assert getattr(first, name) != getattr(everything, name)
+    assert all(everything.environment[name] != value for name, value in first.environment.items())
+    assert "SOURCE_DATE_EPOCH" in everything.environment
 
 
 @pytest.mark.slow
