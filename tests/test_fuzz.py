@@ -44,6 +44,8 @@ def test_each_target_has_a_seed_that_is_read_to_its_end(tmp_path: Path) -> None:
     for name in ("archive", "manifest", "store", "receipt"):
         (tmp_path / name).mkdir()
         TARGETS[name].read((CORPUS / name / "whole").read_bytes(), tmp_path / name)
+    TARGETS["signatures"].read((CORPUS / "signatures" / "two").read_bytes(), tmp_path)
+    TARGETS["policy"].read((CORPUS / "policy" / "whole").read_bytes(), tmp_path)
     TARGETS["record"].read((CORPUS / "record" / "launches").read_bytes(), tmp_path)
     TARGETS["elf"].read((CORPUS / "elf" / "shared-object").read_bytes(), tmp_path)
 

@@ -129,6 +129,8 @@ def archives(manifest: Manifest, blobs: dict[str, bytes]) -> dict[str, bytes]:
     }
 
 
+POLICY = b"format = 1\nrequire-signature = false\nexpires = 2999-06-30T00:00:00Z\n"
+
 RECORDS = (
     '{"kernel": "a.b.kernel", "signature": {"x": "*bf16"}, "constexprs": [[[1], 16], [[2], Infinity]], '
     '"attrs": [[[0], [["tt.divisibility", 16]]]], "options": {"num_warps": 4}}\n'
@@ -206,6 +208,8 @@ def main() -> None:
         "receipt": receipts(manifest),
         "document": {"all-kinds": canonical_json(document).encode(), "deep": b"[" * 2000, "twice": b'{"a":1,"a":2}'},
         "record": {"old": RECORDS.encode(), "launches": launches(manifest)},
+        "signatures": {"two": (CORPUS.parents[1] / "golden" / "signatures.txt").read_bytes().splitlines(True)[0]},
+        "policy": {"whole": POLICY},
         "elf": {"cubin": elf(190, 90 << 8), "shared-object": shared_object(), "truncated": elf(190, 0)[:40]},
     }
     for target, seeds in made.items():

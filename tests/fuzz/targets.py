@@ -8,6 +8,7 @@ To add one, write its reader and name it in ``TARGETS``; its seeds go to ``corpu
 
 import hashlib
 import io
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -22,8 +23,10 @@ from aotpack.elf import cuda_architecture, glibc_baseline
 from aotpack.errors import AotpackError
 from aotpack.install import uninstall
 from aotpack.manifest import read_manifest
+from aotpack.policy import POLICY, policies_in_force
 from aotpack.receipts import read_receipt, receipt_path
 from aotpack.record import read_launches, read_records
+from aotpack.signatures import parse_signatures
 from aotpack.store import kinds_of, open_store, unpack_store
 from aotpack.verify import verify_bundle, verify_cache
 from aotpack.wheel import wheel_version
@@ -222,6 +225,25 @@ def read_elf(data: bytes, _scratch: Path) -> None:
     glibc_baseline(data)
 
 
+def read_signature_file(data: bytes, _scratch: Path) -> None:
+    """Signatures beside a bundle: they have one spelling."""
+    assert parse_signatures(data).to_bytes() == data
+
+
+def read_policy(data: bytes, scratch: Path) -> None:
+    """A policy: it is in force as it was read, or refuses."""
+    path = scratch / "policy.toml"
+    path.write_bytes(data)
+    before = os.environ.get(POLICY)
+    os.environ[POLICY] = str(path)
+    try:
+        assert list(policies_in_force())
+    finally:
+        os.environ.pop(POLICY)
+        if before is not None:
+            os.environ[POLICY] = before
+
+
 TARGETS = {
     target.name: target
     for target in (
@@ -232,6 +254,8 @@ TARGETS = {
         Target(name="document", read=read_document, mutate=mutate_document),
         Target(name="record", read=read_record, mutate=mutate_lines),
         Target(name="elf", read=read_elf, mutate=mutate_bytes),
+        Target(name="signatures", read=read_signature_file, mutate=mutate_document),
+        Target(name="policy", read=read_policy, mutate=mutate_bytes),
     )
 }
-"""By name; signatures and policies go here."""
+"""By name."""
