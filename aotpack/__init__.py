@@ -16,16 +16,17 @@ Each module holds one noun, and imports go down this list only, which ``lint-imp
   process that serves; ``registry`` and ``layout`` are where images are kept, ``image`` is a bundle as one;
   ``admission`` says which bundles satisfy what is demanded of signatures, ``fitting`` which entries serve on a machine
   and under which keys, ``pool`` runs the workers;
-- bundles and caches: ``store`` (a bundle unpacked, to be served in place), ``bundle``, ``helpers`` (Triton's C
-  modules), ``leftovers`` (entries that Triton made), ``tritoncache``, ``landing``, ``receipts``, ``listener``,
-  ``record``;
+- bundles and caches: ``store`` (a bundle unpacked, to be served in place), ``bundle``, ``artifacts`` (held against
+  the manifest), ``helpers`` (Triton's C modules), ``leftovers`` (entries that Triton made), ``tritoncache``,
+  ``landing``, ``receipts``, ``listener``, ``record``;
 - keys, on the worker's side: ``compiler``, ``tracing``, ``families``, ``engines``, ``deployments``, ``models``;
 - what a bundle says: ``manifest``, ``archive``, ``sourcekeys``, ``sources``, ``memorykeys``, ``toolchain``, ``keys``,
   ``targets``;
 - who is trusted: ``policy`` (what a machine demands), ``signatures``, ``signingkeys``, ``writers`` (who may change what
   lies at a path);
-- the ground: ``references`` and ``credentials`` of registries, ``documents``, ``atomic``, ``elf``, ``gpus``,
-  ``interpreters``, ``mounts``, ``selftest`` (of a wheel), ``digests``, ``findings``, ``errors``.
+- the ground: ``canonical`` (large documents), ``references`` and ``credentials`` of registries, ``documents``,
+  ``atomic``, ``elf``, ``frames`` (of zstd), ``gpus``, ``interpreters``, ``mounts``, ``selftest`` (of a wheel),
+  ``digests``, ``findings``, ``errors``.
 
 torch is imported in worker processes alone; Triton there, by what asks it for its keys (``toolchain``, ``sourcekeys``,
 ``helpers``), and in the process that serves (``listener``, ``runtime``), each time when called and never before.

@@ -7,7 +7,6 @@ another order, a size, trailing data) is refused, and nothing is unpacked by nam
 is.
 """
 
-import io
 import tarfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,15 +17,14 @@ import zstandard
 
 from aotpack.digests import digest_bytes, hex_of
 from aotpack.errors import BundleError
+from aotpack.frames import WINDOW_LOG, FrameError, FrameReader
 
 MANIFEST = "manifest.json"
 BLOBS = "blobs/sha256/"
 
-MAX_MANIFEST = 256 << 20
-"""Bytes that a manifest may have: a hundred thousand entries are about a tenth of it."""
-
-WINDOW_LOG = 27
-"""Alike kernels stand far apart in a large bundle; 128 MiB is also the most that a reader sets aside."""
+MAX_MANIFEST = 32 << 20
+"""Bytes that a manifest may have. An entry takes 2 to 3 kB of it, and all presets on one architecture some 700 entries:
+so it holds those for fifteen architectures."""
 
 _LEVEL = 19
 _BLOCK = tarfile.BLOCKSIZE
@@ -84,15 +82,17 @@ class ArchiveReader:
         """Open the archive; nothing is read yet.
 
         Raises:
-            BundleError: the file cannot be opened.
+            BundleError: the file cannot be opened, or is none that can be read twice.
         """
         self._path = path
         try:
+            if path.exists() and not path.is_file():  # opening a pipe would wait for whoever writes to it
+                raise BundleError(f"{path}: cannot be opened: it is no regular file; name a bundle")
             self._file: IO[bytes] = path.open("rb")
-        except OSError as error:
-            raise BundleError(f"{path}: cannot be opened: {error.strerror}") from None
-        decompressor = zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG)
-        self._stream = decompressor.stream_reader(self._file, read_across_frames=True, closefd=False)
+        except (OSError, ValueError) as error:
+            detail = error.strerror if isinstance(error, OSError) else error
+            raise BundleError(f"{path}: cannot be opened: {detail}") from None
+        self._frames = FrameReader(self._file)
 
     def __enter__(self) -> "ArchiveReader":
         return self
@@ -100,25 +100,19 @@ class ArchiveReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stream.close()  # type: ignore[no-untyped-call]  # zstandard's stub leaves it out
         self._file.close()
 
     def _read(self, size: int, what: str) -> bytes:
-        buffer = io.BytesIO()
-        while (left := size - buffer.tell()) > 0:
-            try:
-                piece = self._stream.read(min(left, 1 << 20))
-            except (zstandard.ZstdError, OSError) as error:
-                raise BundleError(
-                    f"{self._path}: {what}: not readable as zstd: {error}; fetch the bundle again"
-                ) from None
-            if not piece:
-                raise BundleError(
-                    f"{self._path}: truncated: {what} should have {size} bytes, {buffer.tell()} are there; "
-                    "fetch the bundle again"
-                )
-            buffer.write(piece)
-        return buffer.getvalue()
+        try:
+            data = self._frames.read(size)
+        except (FrameError, OSError) as error:
+            raise BundleError(f"{self._path}: {what}: not readable as zstd: {error}; fetch the bundle again") from None
+        if len(data) < size:
+            raise BundleError(
+                f"{self._path}: truncated: {what} should have {size} bytes, {len(data)} are there; "
+                "fetch the bundle again"
+            )
+        return data
 
     def _member(self, name: str, size: int) -> bytes:
         header = self._read(_BLOCK, f"the header of {name}")
@@ -173,10 +167,10 @@ class ArchiveReader:
         if self._read(len(_END), "the end of the archive") != _END:
             raise BundleError(f"{self._path}: expected the end of the archive, found more members")
         try:
-            trailing = self._stream.read(1)
-        except zstandard.ZstdError:
-            trailing = b"?"
-        if trailing:
+            ends = self._frames.at_end()
+        except (FrameError, OSError):
+            ends = False
+        if not ends:
             raise BundleError(f"{self._path}: expected the end of the file, found trailing data")
 
 

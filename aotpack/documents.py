@@ -5,25 +5,32 @@ that or raises a ``DocumentError`` such as ``entries[4].artifacts.cubin.digest: 
 """
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from aotpack.digests import is_digest
 from aotpack.errors import DocumentError
 
+MAX_DEPTH = 40
+"""Levels that a value may stand below the root; a manifest's deepest, a constexpr in a tuple, stands some ten below."""
+
 _LONGEST_SHOWN = 60
+_LONGEST_NUMBER = 40
 
 
 def parse_document(text: str | bytes) -> "Node":
     """The root of a JSON document.
 
     Raises:
-        DocumentError: it is not JSON, not UTF-8, nested too deeply, or has a key twice.
+        DocumentError: it is not JSON, not UTF-8, nested too deeply, has a key twice, or a number that is none of JSON
+            or needs more than 40 digits.
     """
     try:
-        return Node(json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant))
+        return Node(json.loads(text, **READING))
     except DocumentError:
         raise
     except RecursionError:
@@ -51,9 +58,9 @@ def parse_toml(text: str) -> "Node":
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise DocumentError(f"the key {twice!r} stands twice in one object")
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise DocumentError(f"the key {_cut(ascii(twice))} stands twice in one object")
     return value
 
 
@@ -61,19 +68,63 @@ def _refuse_constant(name: str) -> Any:
     raise DocumentError(f"expected JSON, found {name}")
 
 
+def _read_integer(text: str) -> int:
+    # The time that Python takes for an integer grows with the square of its length.
+    if len(text) > _LONGEST_NUMBER:
+        raise DocumentError(f"expected a number of at most {_LONGEST_NUMBER} digits, found {len(text)}")
+    return int(text)
+
+
+def _read_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise DocumentError(f"expected a number that a double can hold, found {_cut(text)}")
+    return value
+
+
+READING: dict[str, Any] = {
+    "object_pairs_hook": _without_duplicates,
+    "parse_constant": _refuse_constant,
+    "parse_float": _read_float,
+    "parse_int": _read_integer,
+}
+"""How documents are read, for ``json``."""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
+
+
+def _shown(value: Any) -> str:
+    """The beginning of a value's spelling, in one line, and no more work than that."""
+    if isinstance(value, str):
+        return _cut(json.dumps(value[: _LONGEST_SHOWN + 1]))
+    try:
+        return _cut("".join(islice(json.JSONEncoder(default=str).iterencode(value), _LONGEST_SHOWN)))
+    except RecursionError:
+        return "a value that is nested too deeply"
+
+
+def spell_name(name: str) -> str:
+    """A field's name for a place: as it is where it can be read in a line, else in its JSON spelling."""
+    return _cut(name if name.isprintable() else json.dumps(name[:_LONGEST_SHOWN]))
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One value of a document and its place in it ("" for the root)."""
+    """One value of a document, its place in it ("" for the root), and how many levels below the root it stands."""
 
     value: Any
     place: str = ""
+    depth: int = 0
+
+    def __post_init__(self) -> None:
+        if self.depth > MAX_DEPTH:
+            raise DocumentError(f"{_cut(self.place)}: expected a document nested at most {MAX_DEPTH} deep")
 
     def error(self, expected: str) -> DocumentError:
         """The error that this value is not what was expected here."""
-        shown = json.dumps(self.value, default=str)
-        if len(shown) > _LONGEST_SHOWN:
-            shown = shown[:_LONGEST_SHOWN] + "..."
-        return DocumentError(f"{self.place or 'the document'}: expected {expected}, found {shown}")
+        return DocumentError(f"{self.place or 'the document'}: expected {expected}, found {_shown(self.value)}")
 
     def has(self, name: str) -> bool:
         """Whether this object has the field, and not null in it."""
@@ -83,10 +134,11 @@ class Node:
         """The field ``name`` of this object, which must be there."""
         if not isinstance(self.value, dict):
             raise self.error("an object")
-        place = f"{self.place}.{name}" if self.place else name
+        shown = spell_name(name)
+        place = f"{self.place}.{shown}" if self.place else shown
         if name not in self.value:
             raise DocumentError(f"{place}: missing")
-        return Node(self.value[name], place)
+        return Node(self.value[name], place, self.depth + 1)
 
     def only(self, *names: str) -> "Node":
         """This object, which may have no other fields than ``names``."""
@@ -94,14 +146,15 @@ class Node:
             raise self.error("an object")
         for name in self.value:
             if name not in names:
-                raise DocumentError(f"{self.place}{'.' if self.place else ''}{name}: no such field in this format")
+                place = f"{self.place}{'.' if self.place else ''}{spell_name(name)}"
+                raise DocumentError(f"{place}: no such field in this format")
         return self
 
     def items(self) -> Iterator["Node"]:
         """The elements of this array."""
         if not isinstance(self.value, list):
             raise self.error("an array")
-        return (Node(item, f"{self.place}[{index}]") for index, item in enumerate(self.value))
+        return (Node(item, f"{self.place}[{index}]", self.depth + 1) for index, item in enumerate(self.value))
 
     def fields(self) -> Iterator[tuple[str, "Node"]]:
         """The names and values of this object."""
@@ -111,15 +164,23 @@ class Node:
 
     def text(self) -> str:
         """This string, which may not be empty."""
-        if not isinstance(self.value, str) or not self.value:
+        if not self.string():
             raise self.error("a string")
-        return self.value
+        return str(self.value)
 
     def string(self) -> str:
-        """This string, empty or not."""
+        """This string, empty or not, of characters that files and terminals can take: no half of a surrogate pair."""
         if not isinstance(self.value, str):
             raise self.error("a string")
+        if any("\ud800" <= character <= "\udfff" for character in ("" if self.value.isascii() else self.value)):
+            raise self.error("a string of whole characters")
         return self.value
+
+    def line(self) -> str:
+        """This string, which may not be empty and shows in one line as it is."""
+        if not self.text().isprintable():
+            raise self.error("a string of characters that can be shown in a line")
+        return str(self.value)
 
     def integer(self, *, low: int = 0, high: int = 2**53) -> int:
         """This whole number from ``low`` to ``high``."""

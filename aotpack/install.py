@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aotpack.admission import admit_bundle, as_signed
+from aotpack.artifacts import refuse_unfit
 from aotpack.bundle import Bundle
 from aotpack.digests import digest_bytes
 from aotpack.engines import Engine
-from aotpack.errors import CacheError, IncompatibleError
+from aotpack.errors import BundleError, CacheError, IncompatibleError
 from aotpack.findings import Finding
 from aotpack.fitting import NOTHING, Fit, Placement, fit_bundle
 from aotpack.helpers import Placed, place_helpers
@@ -111,7 +112,7 @@ def install_bundle(
         SignatureError, TrustError: as ``demands_here``, ``admit_bundle`` and ``as_signed``; the cache is as it was.
         UsageError, ToolchainError: as ``fit_bundle``.
         IncompatibleError: as ``fit_bundle``, and where the engine has none of the kernels as they were.
-        BundleError: the bundle is damaged; the cache is as it was.
+        BundleError: the bundle is damaged, or what it holds is not what it should be; the cache is as it was.
         CacheError: the cache cannot be written, or the disk is full; no half entry is left.
     """
     demands = demands_here() if demands is None else demands
@@ -119,6 +120,7 @@ def install_bundle(
     fit = fit_bundle(bundle, targets=targets, engine=engine, other_ptxas=other_ptxas)
     with as_signed(demands):
         blobs = _blobs(bundle, fit.placements)
+    refuse_unfit(bundle.path, (placement.entry for placement in fit.placements), blobs)
     launches = [(placement.entry.key, blobs[placement.entry.metadata.digest]) for placement in fit.placements]
     helpers = place_helpers(bundle.manifest.helpers, launches, blobs, libcuda=libcuda)
     with reported(cache):
@@ -126,7 +128,7 @@ def install_bundle(
             _withdraw(bundle, cache, fit.withdrawn)
             raise IncompatibleError(f"{bundle.path}: {NOTHING}: {fit.refused[0]}")
         beside = [_manifest(bundle, cache), *_signatures(bundle, cache, signatures)]
-        return _install(bundle, cache, _landings(cache, fit.placements, blobs), beside, fit, helpers)
+        return _install(bundle, cache, _landings(bundle, cache, fit.placements, blobs), beside, fit, helpers)
 
 
 def _withdraw(bundle: Bundle, cache: Path, cache_keys: Iterable[str]) -> set[str]:
@@ -150,8 +152,8 @@ def _blobs(bundle: Bundle, placements: Sequence[Placement]) -> dict[str, bytes]:
     return {digest: data for digest, data in bundle.blobs() if digest in needed}
 
 
-def _landings(cache: Path, placements: Sequence[Placement], blobs: dict[str, bytes]) -> list[Landing]:
-    return [
+def _landings(bundle: Bundle, cache: Path, placements: Sequence[Placement], blobs: dict[str, bytes]) -> list[Landing]:
+    landings = [
         CacheEntry(
             cache_key=cache_key,
             name=placement.entry.name,
@@ -161,6 +163,14 @@ def _landings(cache: Path, placements: Sequence[Placement], blobs: dict[str, byt
         for placement in placements
         for cache_key in placement.cache_keys
     ]
+    taken: dict[tuple[str, str], Landing] = {}
+    for landing in landings:
+        if taken.setdefault((landing.directory, landing.mark), landing) != landing:
+            raise BundleError(
+                f"{bundle.path}: two entries of it would lie in {landing.directory}, and their code differs; "
+                "build the bundle again"
+            )
+    return landings
 
 
 def _install(

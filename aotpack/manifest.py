@@ -1,8 +1,9 @@
 """The manifest: a bundle's index, and its identity.
 
-It lists every digest in the bundle, so its own digest names the bundle. Its first question is its format; a
-newer one is refused by number before anything else is read. What is read is checked to the last field, and an
-error names the place: ``entries[4].artifacts.cubin.digest: expected "sha256:<64 hex>", found ""``.
+It lists every digest in the bundle, so its own digest names the bundle. Its first bytes are its format; another one is
+refused by number before anything else is read. What is read is checked to the last field, and an error names the
+place: ``entries[4].artifacts.cubin.digest: expected "sha256:<64 hex>", found ""``. Each manifest has one spelling
+alone (see ``to_bytes``), so that a digest means one thing.
 """
 
 import re
@@ -10,8 +11,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from aotpack.canonical import CanonicalReader
 from aotpack.digests import canonical_json, digest_bytes
-from aotpack.documents import Node, parse_document
+from aotpack.documents import Node
 from aotpack.errors import DocumentError, UnsupportedFormatError
 from aotpack.keys import CompileKey, LaunchOptions, read_launch_options, read_target, spell_launch_options
 from aotpack.sources import Sources
@@ -20,8 +22,13 @@ from aotpack.toolchain import Toolchain
 
 FORMAT = 1
 
-MAX_ARTIFACT = 256 << 20
+_BEGINNING = re.compile(rb'\{"format":(\d{1,9}),')
+
+MAX_ARTIFACT = 32 << 20
 """Bytes that one artifact may have; the largest cubins of attention kernels stay under 1 MiB."""
+
+MAX_CONTENT = 1 << 30
+"""Bytes that all artifacts may have; those of all presets on one architecture have some 20 MB."""
 
 ARTIFACT_KINDS = ("cubin", "json")
 """What a compile leaves that launching needs: the machine code, and Triton's metadata for its launcher."""
@@ -203,8 +210,10 @@ class Manifest:
     built_by: str
 
     def to_bytes(self) -> bytes:
-        """The manifest in its one canonical spelling; ``read_manifest`` undoes it."""
-        return (canonical_json(self.to_json()) + "\n").encode()
+        """The manifest in its one spelling, which ``read_manifest`` undoes: canonical JSON, with the format first."""
+        document = self.to_json()
+        number = document.pop("format")
+        return f'{{"format":{number},{canonical_json(document)[1:]}\n'.encode()
 
     @property
     def digest(self) -> str:
@@ -221,47 +230,59 @@ class Manifest:
         Cubins first, then metadata, each by kernel and key: what is alike stands together. A blob that an
         earlier target's frame has is not repeated.
         """
-        seen: dict[str, Artifact] = {}
-        for earlier in self.targets:
-            mine: dict[str, Artifact] = {}
-            for kind in ARTIFACT_KINDS:
-                for entry in self.entries:
-                    artifact = dict(entry.artifacts)[kind]
-                    if entry.key.target == earlier and artifact.digest not in seen:
-                        mine[artifact.digest] = artifact
-            if earlier == target:
-                return list(mine.values())
-            seen |= mine
-        return []
+        return dict(zip(self.targets, self.frames(), strict=False)).get(target, [])
 
     def frames(self) -> list[list[Artifact]]:
         """The artifacts of each frame in the bundle, in their order there: one a target, and one of the helpers."""
-        kernels = [self.blobs(target) for target in self.targets]
-        seen = {artifact.digest for frame in kernels for artifact in frame}
-        helpers = {helper.artifact.digest: helper.artifact for helper in self.helpers}
-        return [*kernels, [artifact for digest, artifact in helpers.items() if digest not in seen]]
+        by_target: dict[Target, list[Artifact]] = {target: [] for target in self.targets}
+        for kind in ARTIFACT_KINDS:
+            for entry in self.entries:
+                by_target[entry.key.target].append(dict(entry.artifacts)[kind])
+        seen: set[str] = set()
+        frames = []
+        for artifacts in (*by_target.values(), [helper.artifact for helper in self.helpers]):
+            mine = {artifact.digest: artifact for artifact in artifacts if artifact.digest not in seen}
+            seen |= mine.keys()
+            frames.append(list(mine.values()))
+        return frames
 
     def to_json(self) -> dict[str, Any]:
         """The manifest as a JSON value."""
         return {
             "format": FORMAT,
-            "engine": {"name": self.engine, "version": self.engine_version},
+            "engine": _spell_engine((self.engine, self.engine_version)),
             "toolchain": self.toolchain.to_json(),
             "targets": [str(target) for target in self.targets],
             "families": list(self.families),
             "deployments": list(self.deployments),
-            "kernels": {
-                kernel.name: {"family": kernel.family, "cache_keys": list(kernel.cache_keys)} for kernel in self.kernels
-            },
+            "kernels": _spell_kernels(self.kernels),
             "sources": self.sources.to_json(),
             "entries": [_spell_entry(entry) for entry in self.entries],
             "helpers": [_spell_helper(helper) for helper in self.helpers],
-            "missing": [{"key": item.key.to_json(), "reason": item.reason} for item in self.missing],
-            "unknowns": [
-                {"family": item.family, "name": item.name, "fixed_by": item.fixed_by} for item in self.unknowns
-            ],
-            "provenance": {"aotpack": self.built_by},
+            "missing": [_spell_missing(item) for item in self.missing],
+            "unknowns": [_spell_unknown(item) for item in self.unknowns],
+            "provenance": _spell_provenance(self.built_by),
         }
+
+
+def _spell_engine(engine: tuple[str, str]) -> dict[str, Any]:
+    return {"name": engine[0], "version": engine[1]}
+
+
+def _spell_kernels(kernels: Iterable[Kernel]) -> dict[str, Any]:
+    return {kernel.name: {"family": kernel.family, "cache_keys": list(kernel.cache_keys)} for kernel in kernels}
+
+
+def _spell_missing(item: Missing) -> dict[str, Any]:
+    return {"key": item.key.to_json(), "reason": item.reason}
+
+
+def _spell_unknown(item: Unknown) -> dict[str, Any]:
+    return {"family": item.family, "name": item.name, "fixed_by": item.fixed_by}
+
+
+def _spell_provenance(built_by: str) -> dict[str, Any]:
+    return {"aotpack": built_by}
 
 
 def _spell_entry(entry: Entry) -> dict[str, Any]:
@@ -313,65 +334,84 @@ def read_manifest(data: bytes) -> Manifest:
         UnsupportedFormatError: it is of another format.
         DocumentError: it is no manifest; the message says where.
     """
-    root = parse_document(data)
-    found = root.field("format")
-    if found.value != FORMAT or isinstance(found.value, bool):
-        number = found.integer(low=1)
+    beginning = _BEGINNING.match(data)
+    if beginning is None:
+        shown = canonical_json(data[:40].decode("ascii", "replace"))
+        raise DocumentError(f'expected the canonical spelling, which begins with {{"format":{FORMAT}, found {shown}')
+    number = int(beginning[1])
+    if number != FORMAT or beginning[1] != b"%d" % FORMAT:
         age = "newer" if number > FORMAT else "older"
         raise UnsupportedFormatError(
             f"format {number} is {age} than this aotpack reads ({FORMAT}); "
             + ("upgrade aotpack" if number > FORMAT else "build the bundle again")
         )
-    manifest = _read(root)
-    if manifest.to_bytes() != data:
-        raise DocumentError("expected the canonical spelling of a manifest, found another spelling of it")
-    return manifest
-
-
-def _read(root: Node) -> Manifest:
-    root.only(
-        "format",
-        "engine",
-        "toolchain",
-        "targets",
-        "families",
-        "deployments",
-        "kernels",
-        "sources",
-        "entries",
-        "helpers",
-        "missing",
-        "unknowns",
-        "provenance",
-    )
-    engine = root.field("engine").only("name", "version")
-    deployments = list(root.field("deployments").items())
-    for deployment in deployments:
-        dict(deployment.fields())
-    manifest = Manifest(
-        engine=_file_safe(engine.field("name")),
-        engine_version=_file_safe(engine.field("version")),
-        toolchain=Toolchain.from_json(root.field("toolchain")),
-        targets=tuple(read_target(target) for target in root.field("targets").items()),
-        families=tuple(family.text() for family in root.field("families").items()),
-        deployments=tuple(deployment.value for deployment in deployments),
-        kernels=tuple(_read_kernel(name, node) for name, node in root.field("kernels").fields()),
-        sources=Sources.from_json(root.field("sources")),
-        entries=tuple(_read_entry(node) for node in root.field("entries").items()),
-        helpers=tuple(_read_helper(node) for node in root.field("helpers").items()),
-        missing=tuple(_read_missing(node) for node in root.field("missing").items()),
-        unknowns=tuple(_read_unknown(node) for node in root.field("unknowns").items()),
-        built_by=root.field("provenance").only("aotpack").field("aotpack").text(),
-    )
+    manifest = _read(CanonicalReader(data, beginning.end()))
     _check(manifest)
     return manifest
 
 
+def _read(document: CanonicalReader) -> Manifest:
+    # In the order of the canonical spelling, which is that of the names.
+    deployments = document.items("deployments", _read_plain_object, lambda value: value)
+    engine, engine_version = document.value("engine", _read_engine, _spell_engine)
+    entries = document.items("entries", _read_entry, _spell_entry, longest=None)
+    families = document.items("families", Node.line, str)
+    helpers = document.items("helpers", _read_helper, _spell_helper)
+    kernels = document.value("kernels", _read_kernels, _spell_kernels)
+    missing = document.items("missing", _read_missing, _spell_missing, longest=None)
+    built_by = document.value(
+        "provenance", lambda node: node.only("aotpack").field("aotpack").line(), _spell_provenance
+    )
+    sources = document.value("sources", Sources.from_json, Sources.to_json)
+    targets = document.items("targets", read_target, str)
+    toolchain = document.value("toolchain", Toolchain.from_json, Toolchain.to_json)
+    unknowns = document.items("unknowns", _read_unknown, _spell_unknown)
+    document.end()
+    return Manifest(
+        engine=engine,
+        engine_version=engine_version,
+        toolchain=toolchain,
+        targets=targets,
+        families=families,
+        deployments=deployments,
+        kernels=kernels,
+        sources=sources,
+        entries=entries,
+        helpers=helpers,
+        missing=missing,
+        unknowns=unknowns,
+        built_by=built_by,
+    )
+
+
+def _read_plain_object(node: Node) -> dict[str, Any]:
+    """An object that only its owner understands: held to the depth and the strings that documents may have."""
+    waiting = [value for _, value in node.fields()]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value.value, str):
+            value.string()
+        elif isinstance(value.value, list):
+            waiting += value.items()
+        elif isinstance(value.value, dict):
+            waiting += (inner for _, inner in value.fields())
+    return dict(node.value)
+
+
+def _read_engine(node: Node) -> tuple[str, str]:
+    node.only("name", "version")
+    return _file_safe(node.field("name")), _file_safe(node.field("version"))
+
+
 def _file_safe(node: Node) -> str:
     text = node.text()
-    if not all(character.isalnum() or character in "._+-" for character in text) or text.startswith("."):
-        raise node.error("a name or release of letters, digits, '.', '_', '+' and '-'")
+    if re.fullmatch(r"[\w+-][\w.+-]{0,99}", text) is None:
+        raise node.error("a name or release of at most 100 letters, digits, '.', '_', '+' and '-'")
     return text
+
+
+def _read_kernels(node: Node) -> tuple[Kernel, ...]:
+    return tuple(_read_kernel(name, kernel) for name, kernel in node.fields())
 
 
 def _read_kernel(name: str, node: Node) -> Kernel:
@@ -379,7 +419,7 @@ def _read_kernel(name: str, node: Node) -> Kernel:
     cache_keys = tuple(_read_cache_key(key) for key in node.field("cache_keys").items())
     if not cache_keys or len(set(cache_keys)) != len(cache_keys):
         raise node.field("cache_keys").error("at least one key, each once")
-    return Kernel(name=name, family=node.field("family").text(), cache_keys=cache_keys)
+    return Kernel(name=name, family=node.field("family").line(), cache_keys=cache_keys)
 
 
 def _read_cache_key(node: Node) -> str:
@@ -418,8 +458,9 @@ def _read_launches(node: Node) -> tuple[LaunchOptions, ...]:
 
 def _read_name(node: Node) -> str:
     # It becomes a file name in the cache, so it is a Python name and nothing else.
-    if not node.text().isidentifier() or len(node.text()) > 150:  # noqa: PLR2004
-        raise node.error("a Python name of at most 150 characters")
+    name = node.text()
+    if not name.isidentifier() or len(name) > 150 or len(name.encode()) > 200:  # noqa: PLR2004
+        raise node.error("a Python name of at most 150 characters and 200 bytes")
     return node.text()
 
 
@@ -440,8 +481,8 @@ def _read_helper(node: Node) -> Helper:
         name=node.field("name").one_of(*HELPER_NAMES),
         source=node.field("source").digest(),
         machine=_file_safe(node.field("machine")),
-        suffix=_matching(node.field("suffix"), r"\.[\w.-]+\.so", "the end of an extension module's file name"),
-        glibc=_matching(node.field("glibc"), r"\d{1,9}(\.\d{1,9})*", "a release of glibc"),
+        suffix=_matching(node.field("suffix"), r"\.[\w.-]{1,99}\.so", "the end of an extension module's file name"),
+        glibc=_matching(node.field("glibc"), r"\d{1,9}(\.\d{1,9}){0,3}", "a release of glibc"),
         artifact=_read_artifact(node.field("artifact")),
     )
 
@@ -460,7 +501,7 @@ def _read_missing(node: Node) -> Missing:
 def _read_unknown(node: Node) -> Unknown:
     node.only("family", "name", "fixed_by")
     return Unknown(
-        family=node.field("family").text(), name=node.field("name").text(), fixed_by=node.field("fixed_by").text()
+        family=node.field("family").line(), name=node.field("name").line(), fixed_by=node.field("fixed_by").line()
     )
 
 
@@ -500,13 +541,16 @@ def _other_sizes(manifest: Manifest) -> Iterator[str]:
     for index, helper in enumerate(manifest.helpers):
         if sizes.setdefault(helper.artifact.digest, helper.artifact.size) != helper.artifact.size:
             yield f"helpers[{index}].artifact.size: another artifact gives this digest another size"
+    if sum(sizes.values()) > MAX_CONTENT:
+        yield f"entries: expected artifacts of at most {MAX_CONTENT} bytes, found {sum(sizes.values())}"
 
 
 def _stray_keys(manifest: Manifest, place: str, keys: list[CompileKey]) -> Iterator[str]:
     assembled = {target for target, _ in manifest.toolchain.assemblers}
+    targets = {target for target in manifest.targets if str(target) in assembled}
     kernels = {kernel.name for kernel in manifest.kernels}
     for index, key in enumerate(keys):
-        if key.target not in manifest.targets or str(key.target) not in assembled:
+        if key.target not in targets:
             yield f"{place}[{index}].key.target: {key.target} is not among the bundle's targets"
         if key.kernel not in kernels:
             yield f"{place}[{index}].key.kernel: {key.kernel} is not among the bundle's kernels"

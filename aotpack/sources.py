@@ -159,12 +159,14 @@ class Sources:
             KeyError: there is no function of that name.
         """
         by_name = {function.name: function for function in self.functions}
-        found = [by_name[name]]
-        for function in found:
-            for _, called in function.calls:
-                if called in by_name and by_name[called] not in found:
-                    found.append(by_name[called])
-        return tuple(found)
+        found = {name: by_name[name]}
+        waiting = [name]
+        for caller in waiting:
+            for _, called in by_name[caller].calls:
+                if called in by_name and called not in found:
+                    found[called] = by_name[called]
+                    waiting.append(called)
+        return tuple(found.values())
 
     def digest(self, name: str) -> str:
         """The identity of a function's source without any line number."""

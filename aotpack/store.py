@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aotpack.archive import MANIFEST, MAX_MANIFEST
+from aotpack.artifacts import refuse_unfit
 from aotpack.atomic import directory_that_lands
 from aotpack.bundle import Bundle
 from aotpack.digests import digest_bytes, hex_of
@@ -84,7 +85,7 @@ def unpack_store(bundle: Bundle, directory: Path, signatures: Signatures | None 
         signatures: of the bundle, which the store is to keep.
 
     Raises:
-        BundleError: the bundle is damaged.
+        BundleError: the bundle is damaged, or what it holds is not what it should be.
         OutputError: something else is in the way.
         OSError: the directory cannot be made, or the disk is full.
     """
@@ -92,7 +93,9 @@ def unpack_store(bundle: Bundle, directory: Path, signatures: Signatures | None 
     with directory_that_lands(directory) as filling:
         blobs = filling / _BLOBS
         blobs.mkdir()
-        for digest, data in bundle.blobs():
+        contents = dict(bundle.blobs())
+        refuse_unfit(bundle.path, bundle.manifest.entries, contents)
+        for digest, data in contents.items():
             for kind in sorted(kinds[digest]):
                 _write(filling / blob_path(digest, kind), data)
         _write(filling / MANIFEST, bundle.manifest.to_bytes())

@@ -14,7 +14,7 @@ from pathlib import Path
 from aotpack.errors import UsageError
 
 _ARCH = re.compile(r"(?:cuda:|sm_?)?(?P<number>\d{2,3}|\d{1,2}\.\d)a?", re.IGNORECASE)
-_TARGET = re.compile(r"(?P<backend>cuda):(?P<arch>\d{2,3})(?:/(?P<warp_size>\d+))?")
+_TARGET = re.compile(r"(?P<backend>cuda):(?P<arch>[1-9]\d{1,2})(?:/(?P<warp_size>[1-9]\d{0,2}))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)

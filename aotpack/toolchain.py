@@ -324,8 +324,18 @@ class KeyMaker:
             kernel_cache_key: ``JITFunction.cache_key`` of its kernel.
 
         Raises:
-            ToolchainError: an option would not be what the key has, so the code would not be either.
+            ToolchainError: an option would not be what the key has, so the code would not be either; or Triton cannot
+                make anything of the key.
         """
+        try:
+            return self._key_of(key, kernel_cache_key)
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ToolchainError(
+                f"{key.kernel}: Triton makes nothing of a compile key of it: {type(error).__name__}: {error}; "
+                "build the bundle again"
+            ) from None
+
+    def _key_of(self, key: CompileKey, kernel_cache_key: str) -> str:
         backend = self._backends.get(key.target)
         if backend is None:
             backend = self._backends[key.target] = backend_of(key.target)

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 from aotpack.admission import admit_bundle, admit_installed, as_signed
+from aotpack.artifacts import check_artifacts, metadata_target, wrong_code
 from aotpack.bundle import Bundle, open_bundle
 from aotpack.digests import digest_bytes
-from aotpack.documents import parse_document
-from aotpack.elf import cuda_architecture
 from aotpack.engines import installed_engine
 from aotpack.errors import (
     AlteredError,
@@ -38,7 +37,6 @@ from aotpack.manifest import Entry
 from aotpack.policy import Demand, demands_here
 from aotpack.receipts import InstalledFile, Receipt, find_receipt, read_receipt, receipt_paths
 from aotpack.signatures import find_signatures
-from aotpack.targets import Target
 from aotpack.tritoncache import (
     GROUP_PREFIX,
     CacheEntry,
@@ -135,7 +133,7 @@ def verify_bundle(path: Path, *, demands: Sequence[Demand] | None = None, signat
         return Checked(subject=path, entries=0, findings=(damaged,), refusal=refusal)
     entries = bundle.manifest.entries
     findings = [_refused(path, refusal)] if refusal else []
-    findings += [finding for entry in entries for finding in _check_artifacts(entry, blobs)]
+    findings += [finding for entry in entries for finding in check_artifacts(entry, blobs)]
     return Checked(subject=path, entries=len(entries), findings=tuple(findings), refusal=refusal)
 
 
@@ -150,48 +148,6 @@ def _refusal(bundle: Bundle, demands: Sequence[Demand], signature: Path | None) 
 def _refused(path: Path, error: SignatureError) -> Finding:
     detail, _, hint = str(error).removeprefix(f"{path}: ").partition("; ")
     return Finding(code=error.finding, subject=str(path), detail=detail, hint=hint)
-
-
-def _check_artifacts(entry: Entry, blobs: dict[str, bytes]) -> Iterator[Finding]:
-    target = entry.key.target
-    hint = "build the bundle again"
-    if problem := _wrong_code(blobs[entry.cubin.digest], target.arch):
-        yield Finding(code="V102", subject=entry.key.describe(), detail=problem, hint=hint)
-    try:
-        found = _read_target(blobs[entry.metadata.digest])
-    except DocumentError as error:
-        yield Finding(code="V103", subject=entry.key.describe(), detail=str(error), hint=hint)
-    else:
-        if found != target:
-            detail = f"its metadata says {found}, its key {target}"
-            yield Finding(code="V102", subject=entry.key.describe(), detail=detail, hint=hint)
-
-
-def _read_target(metadata: bytes) -> Target:
-    """The target in an entry's metadata, all of whose fields that every Triton reads at load time are there.
-
-    Those are ``CompiledKernel.__init__`` and ``_init_handles`` (triton/compiler/compiler.py) and ``pack_metadata``
-    (backends/nvidia/compiler.py).
-
-    Raises:
-        DocumentError: Triton would raise on it.
-    """
-    root = parse_document(metadata)
-    root.field("name").text()
-    for name in ("num_warps", "num_ctas", "shared"):
-        root.field(name).integer()
-    target = root.field("target")
-    return Target(
-        target.field("backend").text(), target.field("arch").integer(), target.field("warp_size").integer(low=1)
-    )
-
-
-def _wrong_code(cubin: bytes, arch: int) -> str:
-    """What is wrong with a cubin that should be for ``arch``; nothing where it is right."""
-    found = cuda_architecture(cubin)
-    if found is None:
-        return "its cubin is no whole ELF file of CUDA machine code"
-    return "" if found == arch else f"its cubin is for sm_{found}, its metadata for sm_{arch}"
 
 
 def verify_cache(cache: Path, wanted: str | None = None, *, demands: Sequence[Demand] | None = None) -> Checked:
@@ -320,8 +276,8 @@ def _is_tritons(place: Path, group: str, stem: str) -> bool:
 def _mismatch(place: Path, stem: str) -> str:
     """What is wrong with an entry whose files are what was installed; nothing where they fit each other."""
     try:
-        return _wrong_code(
-            (place / f"{stem}.cubin").read_bytes(), _read_target((place / f"{stem}.json").read_bytes()).arch
+        return wrong_code(
+            (place / f"{stem}.cubin").read_bytes(), metadata_target((place / f"{stem}.json").read_bytes()).arch
         )
     except (OSError, DocumentError) as error:
         return f"its metadata cannot be loaded: {error}"

@@ -31,6 +31,7 @@ from packaging.version import InvalidVersion, Version
 
 from aotpack import __version__, selftest
 from aotpack.archive import MANIFEST
+from aotpack.artifacts import refuse_unfit
 from aotpack.atomic import write_atomically
 from aotpack.bundle import Bundle
 from aotpack.digests import canonical_json
@@ -140,7 +141,7 @@ def write_wheels(
     Raises:
         AlteredError, TrustError: the signatures are damaged, of another bundle, or cannot be read.
         UsageError: the bundle has no such target or Python, or cannot be named or numbered as wheels are.
-        BundleError: the bundle is damaged; nothing is written.
+        BundleError: the bundle is damaged, or what it holds is not what it should be; nothing is written.
         OutputError: a wheel would exceed ``max_size``, and none is written; or it cannot be written.
     """
     if not directory.is_dir():
@@ -150,6 +151,7 @@ def write_wheels(
     signatures = find_signatures(bundle.path, bundle.digest, signature)
     plans = [_Plan(bundle=bundle, part=part, signatures=signatures) for part in parts]
     version, blobs = wheel_version(bundle), dict(bundle.blobs())
+    refuse_unfit(bundle.path, bundle.manifest.entries, blobs)
     wheels = [
         (directory / f"{plan.package}-{version}-{plan.tag}.whl", _archive(_files(plan, version, blobs)))
         for plan in plans

@@ -1,8 +1,10 @@
 """Archives that aotpack would not write: made member by member, for tests of what is refused."""
 
 import io
+import json
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import zstandard
 
@@ -18,6 +20,13 @@ def members_of(path: Path) -> list[tuple[tarfile.TarInfo, bytes]]:
     """An archive's members and their contents."""
     with tarfile.open(fileobj=io.BytesIO(tar_of(path))) as archive:
         return [(member, (archive.extractfile(member) or io.BytesIO()).read()) for member in archive]
+
+
+def spelled(document: dict[str, Any]) -> bytes:
+    """A manifest as the format spells it, whatever it says."""
+    rest = {name: value for name, value in document.items() if name != "format"}
+    fields = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return f'{{"format":{document["format"]},{fields[1:]}\n'.encode()
 
 
 def write_members(path: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> Path:

@@ -1,0 +1,146 @@
+"""Large documents in their canonical spelling, read front to back and never held as a whole tree of values.
+
+A document that says in a few bytes that it has millions of empty objects takes a hundred times its own size once it
+is read. Here the reader knows the outermost fields and their order, and turns them into what they mean one value or
+one element of an array at a time; the first that is not what it should be ends the reading. Each is held against the
+spelling of what was read from it, so that no two documents mean the same.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from aotpack.digests import canonical_json
+from aotpack.documents import READING, Node, spell_name
+from aotpack.errors import DocumentError
+
+T = TypeVar("T")
+
+LONGEST_FIELD = 1 << 20
+"""Bytes that a field has that is read at once; one that is as dense as can be takes some 24 times that when read."""
+
+LONGEST_ELEMENT = 256 << 10
+"""Bytes that an element of an array has; an entry of a manifest has some 2,500."""
+
+_USUAL_ELEMENT = 8 << 10
+_NAME = re.compile(rb'"([^"\\]{1,60})":')
+
+
+class CanonicalReader:
+    """Reads one object whose fields follow each other in the order in which they are asked for."""
+
+    def __init__(self, data: bytes, position: int) -> None:
+        """Prepare.
+
+        Args:
+            data: the document.
+            position: where its first field begins that will be asked for.
+        """
+        self._data = data
+        self._position = position
+        self._decoder = json.JSONDecoder(**READING)
+        self._is_first = True
+
+    def value(self, name: str, read: Callable[[Node], T], spell: Callable[[T], Any]) -> T:
+        """The field ``name``, as ``read`` understands it and ``spell`` spells it again.
+
+        Raises:
+            DocumentError: it is missing, longer than ``LONGEST_FIELD``, not understood, or spelled in another way.
+        """
+        self._begin(name)
+        return self._read(name, 1, LONGEST_FIELD, read, spell)
+
+    def items(
+        self, name: str, read: Callable[[Node], T], spell: Callable[[T], Any], *, longest: int | None = LONGEST_FIELD
+    ) -> tuple[T, ...]:
+        """The elements of the array in the field ``name``, as ``value``.
+
+        Args:
+            name: of the field.
+            read: makes an element of its node.
+            spell: undoes ``read``.
+            longest: bytes that the whole array may have; None where its elements take no more memory than a few times
+                what they have in the document.
+        """
+        self._begin(name)
+        return tuple(self._items(name, read, spell, longest))
+
+    def _items(
+        self, name: str, read: Callable[[Node], T], spell: Callable[[T], Any], longest: int | None
+    ) -> Iterator[T]:
+        start = self._position
+        self._expect(b"[", f"{name}: expected an array")
+        if self._skip(b"]"):
+            return
+        for index in range(len(self._data)):
+            place = f"{name}[{index}]"
+            yield self._read(place, 2, LONGEST_ELEMENT, read, spell)
+            if longest is not None and self._position - start > longest:
+                raise DocumentError(f"{name}: expected at most {longest} bytes, found more")
+            if self._skip(b"]"):
+                return
+            self._expect(b",", f"{place}: expected the canonical spelling: a comma or the array's end after it")
+
+    def end(self) -> None:
+        """The document ends here, with a line's end.
+
+        Raises:
+            DocumentError: something else follows.
+        """
+        if self._data[self._position :] != b"}\n":
+            found = self._name_here()
+            raise DocumentError(
+                f"{found}: no such field in this format" if found else "expected the document's end, found more"
+            )
+
+    def _begin(self, name: str) -> None:
+        if not self._is_first and not self._skip(b","):
+            raise DocumentError(f"{name}: missing, or what stands before it is not spelled canonically")
+        self._is_first = False
+        if not self._skip(f'"{name}":'.encode()):
+            found = self._name_here()
+            known = found is None or found > name
+            raise DocumentError(f"{name}: missing" if known else f"{found}: no such field in this format")
+
+    def _name_here(self) -> str | None:
+        found = _NAME.match(self._data, self._position + self._data.startswith(b",", self._position))
+        return spell_name(found[1].decode("ascii", "replace")) if found else None
+
+    def _read(self, place: str, depth: int, longest: int, read: Callable[[Node], T], spell: Callable[[T], Any]) -> T:
+        start = self._position
+        value = read(Node(self._decode(place, longest), place, depth))
+        if canonical_json(spell(value)).encode() != self._data[start : self._position]:
+            raise DocumentError(f"{place}: expected the canonical spelling of what it says, found another one")
+        return value
+
+    def _decode(self, place: str, longest: int) -> Any:
+        """The value that begins here; as much of the document is looked at as that takes."""
+        size = min(_USUAL_ELEMENT, longest)
+        while True:
+            window = self._data[self._position : self._position + size]
+            try:
+                value, length = self._decoder.raw_decode(window.decode("ascii"))
+            except DocumentError as error:
+                raise DocumentError(f"{place}: {error}") from None
+            except RecursionError:
+                raise DocumentError(f"{place}: expected a value nested at most a few hundred deep") from None
+            except ValueError as error:
+                if len(window) < size or size == longest:
+                    detail = f"JSON in ASCII of at most {longest} bytes: {error}"
+                    raise DocumentError(f"{place}: expected {detail}") from None
+                size = min(4 * size, longest)
+            else:
+                self._position += length
+                return value
+
+    def _skip(self, expected: bytes) -> bool:
+        """Whether this stands here; then what follows it is next."""
+        here = self._data.startswith(expected, self._position)
+        self._position += len(expected) * here
+        return here
+
+    def _expect(self, expected: bytes, problem: str) -> None:
+        if not self._skip(expected):
+            shown = self._data[self._position : self._position + 20].decode("ascii", "replace")
+            raise DocumentError(f"{problem}, found {json.dumps(shown)}")
