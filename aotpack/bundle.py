@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from aotpack.archive import ArchiveReader, write_archive
+from aotpack.archive import MAX_MANIFEST, ArchiveReader, write_archive
 from aotpack.atomic import write_atomically
 from aotpack.digests import digest_bytes
-from aotpack.errors import BundleError, DocumentError, UnsupportedFormatError
+from aotpack.errors import BundleError, DocumentError, OutputError, UnsupportedFormatError
 from aotpack.manifest import Manifest, read_manifest
 
 SUFFIX = ".tar.zst"
@@ -58,9 +58,15 @@ def write_bundle(path: Path, manifest: Manifest, blobs: Mapping[str, bytes]) -> 
         blobs: the content of every artifact that the manifest lists, by digest.
 
     Raises:
+        OutputError: its manifest would be larger than readers take.
         OSError: it cannot be written; nothing is left behind.
     """
     data = manifest.to_bytes()
+    if len(data) > MAX_MANIFEST:
+        raise OutputError(
+            f"{path}: its manifest would have {len(data):,} bytes, and at most {MAX_MANIFEST:,} are read; build a "
+            "bundle for each architecture"
+        )
     frames = [[blobs[artifact.digest] for artifact in frame] for frame in manifest.frames()]
     # Compressed before the file is opened: a build that is killed meanwhile leaves nothing at all.
     write_atomically(path, list(write_archive(data, frames)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from aotpack.digests import is_digest
+from aotpack.digests import canonical_json, is_digest
 from aotpack.errors import DocumentError
 
 MAX_DEPTH = 40
@@ -53,6 +53,18 @@ def parse_toml(text: str) -> "Node":
         return Node(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise DocumentError(f"expected TOML: {error}") from None
+
+
+def parse_canonical(data: bytes) -> "Node":
+    """The root of a small document of ours, in the one spelling that it has: canonical JSON and a line's end.
+
+    Raises:
+        DocumentError: as ``parse_document``, or it is spelled in another way.
+    """
+    root = parse_document(data)
+    if f"{canonical_json(root.value)}\n".encode() != data:
+        raise DocumentError("expected the canonical spelling of what it says, found another one")
+    return root
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from typing import IO, Any
 import zstandard
 
 WINDOW_LOG = 23
-"""Of the window that a frame may need: 8 MiB, which is set aside whole. More made real bundles of 700 entries and
-20 MB of kernels no smaller."""
+"""Of the window that a frame may need: 8 MiB, which is set aside whole. The kernels of all presets on one architecture,
+14 MB, take 1.38 MB with it and 0.03 per cent less with one that spans them all."""
 
-MAX_RATIO = 200
-"""How many times its own size a file may unpack to. Real bundles unpack to 5 to 20 times theirs, zeros to 20,000."""
+MAX_RATIO = 100
+"""How many times its own size a file may unpack to: real bundles 3 to 11 times, manifests alone 28, zeros 30,000."""
 
 _ALWAYS = 1 << 20
 """Bytes that a file of any size may unpack to."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from aotpack.canonical import CanonicalReader
 from aotpack.digests import canonical_json, digest_bytes
-from aotpack.documents import Node
+from aotpack.documents import Node, spell_name
 from aotpack.errors import DocumentError, UnsupportedFormatError
 from aotpack.keys import CompileKey, LaunchOptions, read_launch_options, read_target, spell_launch_options
 from aotpack.sources import Sources
@@ -22,13 +22,15 @@ from aotpack.toolchain import Toolchain
 
 FORMAT = 1
 
-_BEGINNING = re.compile(rb'\{"format":(\d{1,9}),')
+_BEGINNING = re.compile(rb'\{"format":(0|[1-9]\d{0,8}),')
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_FUNCTION = re.compile(rf"{_MODULE.pattern}:[^\W\d][\w.<>]*")
 
-MAX_ARTIFACT = 32 << 20
-"""Bytes that one artifact may have; the largest cubins of attention kernels stay under 1 MiB."""
+MAX_ARTIFACT = 16 << 20
+"""Bytes that one artifact may have, since each is held in memory: the largest of the known kernels has 222 kB."""
 
-MAX_CONTENT = 1 << 30
-"""Bytes that all artifacts may have; those of all presets on one architecture have some 20 MB."""
+MAX_CONTENT = 512 << 20
+"""Bytes that all artifacts may have, since an install holds them in memory; all presets on one architecture: 14 MB."""
 
 ARTIFACT_KINDS = ("cubin", "json")
 """What a compile leaves that launching needs: the machine code, and Triton's metadata for its launcher."""
@@ -339,7 +341,7 @@ def read_manifest(data: bytes) -> Manifest:
         shown = canonical_json(data[:40].decode("ascii", "replace"))
         raise DocumentError(f'expected the canonical spelling, which begins with {{"format":{FORMAT}, found {shown}')
     number = int(beginning[1])
-    if number != FORMAT or beginning[1] != b"%d" % FORMAT:
+    if number != FORMAT:
         age = "newer" if number > FORMAT else "older"
         raise UnsupportedFormatError(
             f"format {number} is {age} than this aotpack reads ({FORMAT}); "
@@ -459,7 +461,7 @@ def _read_launches(node: Node) -> tuple[LaunchOptions, ...]:
 def _read_name(node: Node) -> str:
     # It becomes a file name in the cache, so it is a Python name and nothing else.
     name = node.text()
-    if not name.isidentifier() or len(name) > 150 or len(name.encode()) > 200:  # noqa: PLR2004
+    if not name.isidentifier() or name.startswith("__grp__") or len(name) > 150 or len(name.encode()) > 200:  # noqa: PLR2004
         raise node.error("a Python name of at most 150 characters and 200 bytes")
     return node.text()
 
@@ -514,10 +516,7 @@ def _check(manifest: Manifest) -> None:
 def _problems(manifest: Manifest) -> Iterator[str]:
     if list(manifest.targets) != sorted(set(manifest.targets)):
         yield "targets: expected each once, ascending"
-    functions = {function.name for function in manifest.sources.functions}
-    for kernel in manifest.kernels:
-        if kernel.name not in functions:
-            yield f"kernels.{kernel.name}: is not among the functions of the sources"
+    yield from _strange_names(manifest)
     yield from _stray_keys(manifest, "entries", [entry.key for entry in manifest.entries])
     yield from _stray_keys(manifest, "missing", [item.key for item in manifest.missing])
     digests = [entry.key.digest for entry in manifest.entries]
@@ -530,6 +529,20 @@ def _problems(manifest: Manifest) -> Iterator[str]:
     if order != sorted(set(order)):
         yield "helpers: expected each once, by name, suffix and source"
     yield from _other_sizes(manifest)
+
+
+def _strange_names(manifest: Manifest) -> Iterator[str]:
+    """Names that are none, of what becomes a path in the engine's files."""
+    functions = {function.name for function in manifest.sources.functions}
+    for name in functions:
+        if _FUNCTION.fullmatch(name) is None:
+            yield f"sources.functions.{spell_name(name)}: expected module:qualname"
+    for name, _ in manifest.sources.modules:
+        if _MODULE.fullmatch(name) is None:
+            yield f"sources.modules.{spell_name(name)}: expected the name of a module"
+    for kernel in manifest.kernels:
+        if kernel.name not in functions:
+            yield f"kernels.{spell_name(kernel.name)}: is not among the functions of the sources"
 
 
 def _other_sizes(manifest: Manifest) -> Iterator[str]:
@@ -553,4 +566,4 @@ def _stray_keys(manifest: Manifest, place: str, keys: list[CompileKey]) -> Itera
         if key.target not in targets:
             yield f"{place}[{index}].key.target: {key.target} is not among the bundle's targets"
         if key.kernel not in kernels:
-            yield f"{place}[{index}].key.kernel: {key.kernel} is not among the bundle's kernels"
+            yield f"{place}[{index}].key.kernel: {spell_name(key.kernel)} is not among the bundle's kernels"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aotpack.digests import canonical_json, hex_of
-from aotpack.documents import Node, parse_document
+from aotpack.documents import Node, parse_canonical
 from aotpack.errors import CacheError, DocumentError, UsageError
 
 OURS = ".aotpack"
@@ -24,6 +24,9 @@ SIGNATURES = f"{OURS}/signatures"
 """Where the bundles' signatures lie, each named after its bundle's digest."""
 
 RECEIPT_FORMAT = 1
+
+MAX_RECEIPT = 64 << 20
+"""Bytes that a receipt may have; an entry takes some 600, so that of the largest bundles stays under 10 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,14 +148,15 @@ def read_receipt(path: Path, cache: Path) -> Receipt:
         CacheError: it is damaged.
     """
     try:
-        root = parse_document(path.read_bytes())
-        root.only("format", "bundle", "name", "source", "cache", "accepted", "files")
+        root = parse_canonical(_read(path))
         if root.field("format").integer() != RECEIPT_FORMAT:
             raise root.field("format").error(f"format {RECEIPT_FORMAT}")
+        root.only("format", "bundle", "name", "source", "cache", "accepted", "files")
+        _file_name(root.field("cache"))
         return Receipt(
             bundle=root.field("bundle").digest(),
-            name=root.field("name").text(),
-            source=Path(root.field("source").text()) if root.has("source") else None,
+            name=_file_name(root.field("name")),
+            source=Path(_file_name(root.field("source"))) if root.has("source") else None,
             cache=cache,
             accepted=tuple(accepted.text() for accepted in root.field("accepted").items()),
             files=tuple(
@@ -167,6 +171,21 @@ def read_receipt(path: Path, cache: Path) -> Receipt:
         raise CacheError(
             f"{path}: not a receipt: {error}; remove it, and install the bundle again: aotpack install BUNDLE"
         ) from None
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(MAX_RECEIPT + 1)
+    if len(data) > MAX_RECEIPT:
+        raise DocumentError(f"has more than {MAX_RECEIPT} bytes, and no more are read")
+    return data
+
+
+def _file_name(node: Node) -> str:
+    # Not ``text``: a name on disk may be no UTF-8, and Python then spells its bytes in halves of surrogate pairs.
+    if not isinstance(node.value, str) or not node.value or "\0" in node.value:
+        raise node.error("a file's name")
+    return node.value
 
 
 def _inside(node: Node) -> str:

@@ -21,7 +21,7 @@ from aotpack.artifacts import refuse_unfit
 from aotpack.atomic import directory_that_lands
 from aotpack.bundle import Bundle
 from aotpack.digests import digest_bytes, hex_of
-from aotpack.documents import Node, parse_document
+from aotpack.documents import Node, parse_canonical
 from aotpack.errors import BundleError, DocumentError, OutputError, UnsupportedFormatError
 from aotpack.keys import read_target
 from aotpack.manifest import Artifact, Manifest, narrow, read_manifest
@@ -141,7 +141,7 @@ def open_store(directory: Path) -> Store:
         manifest = read_manifest(data)
         path = directory / CARRIES
         if path.exists():
-            manifest = _narrowed(manifest, digest_bytes(data), parse_document(_read(path)))
+            manifest = _narrowed(manifest, digest_bytes(data), parse_canonical(_read(path)))
     except OSError as error:
         raise BundleError(f"{path}: cannot be read: {error.strerror}; unpack the bundle again") from None
     except UnsupportedFormatError as error:
@@ -164,5 +164,7 @@ def _narrowed(manifest: Manifest, digest: str, carries: Node) -> Manifest:
     carries.only("bundle", "targets", "helpers")
     if carries.field("bundle").digest() != digest:
         raise carries.field("bundle").error(f"the digest of the manifest beside it, {digest}")
-    targets = {read_target(target) for target in carries.field("targets").items()}
+    targets = [read_target(target) for target in carries.field("targets").items()]
+    if targets != [target for target in manifest.targets if target in targets]:
+        raise carries.field("targets").error("some of the bundle's targets, each once, ascending")
     return narrow(manifest, targets, carries.field("helpers").text() if carries.has("helpers") else None)

@@ -21,7 +21,7 @@ import aotpack
 from aotpack import runtime
 from aotpack.bundle import Bundle, open_bundle, write_bundle
 from aotpack.cli import main
-from aotpack.digests import digest_bytes
+from aotpack.digests import canonical_json, digest_bytes
 from aotpack.elf import glibc_baseline, release
 from aotpack.errors import AotpackError, BundleError, DocumentError, ToolchainError
 from aotpack.helpers import BuiltHelper, HelperSource, build_helper, choose_interpreters
@@ -553,6 +553,6 @@ def test_a_receipt_cannot_point_past_the_helpers(helped: Bundle, tmp_path: Path,
     receipt = install_bundle(helped, tmp_path).receipt
     document = json.loads(receipt.path.read_bytes())
     document["files"][0]["path"] = hostile
-    receipt.path.write_text(json.dumps(document))
+    receipt.path.write_text(canonical_json(document) + "\n")
     with pytest.raises(Exception, match=r"files\[0\]\.path: expected an entry's directory and a file in it"):
         read_receipts(tmp_path)

@@ -12,6 +12,7 @@ import pytest
 
 from aotpack.build import Built
 from aotpack.bundle import Bundle, open_bundle, write_bundle
+from aotpack.digests import canonical_json
 from aotpack.errors import BundleError, CacheError, IncompatibleError, UsageError
 from aotpack.install import install_bundle, uninstall
 from aotpack.manifest import Manifest
@@ -259,6 +260,6 @@ def test_a_receipt_cannot_point_out_of_the_cache(bundle: Bundle, tmp_path: Path,
     receipt = install_bundle(bundle, tmp_path).receipt
     document = json.loads(receipt.path.read_bytes())
     document["files"][0]["path"] = hostile
-    receipt.path.write_text(json.dumps(document))
+    receipt.path.write_text(canonical_json(document) + "\n")
     with pytest.raises(CacheError, match=r"files\[0\]\.path: expected an entry's directory and a file in it"):
         read_receipts(tmp_path)
