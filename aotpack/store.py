@@ -167,4 +167,5 @@ def _narrowed(manifest: Manifest, digest: str, carries: Node) -> Manifest:
     targets = [read_target(target) for target in carries.field("targets").items()]
     if targets != [target for target in manifest.targets if target in targets]:
         raise carries.field("targets").error("some of the bundle's targets, each once, ascending")
-    return narrow(manifest, targets, carries.field("helpers").text() if carries.has("helpers") else None)
+    suffix = carries.field("helpers")
+    return narrow(manifest, targets, None if suffix.value is None else suffix.line())

@@ -1,15 +1,17 @@
 """Stores: a bundle unpacked, whole and readable by all, and refused where it is not what was unpacked."""
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aotpack.archive import ArchiveReader
 from aotpack.build import Built
 from aotpack.bundle import Bundle
-from aotpack.digests import digest_file, hex_of
+from aotpack.digests import canonical_json, digest_file, hex_of
 from aotpack.errors import AotpackError, BundleError, OutputError, UnsupportedFormatError
 from aotpack.store import Store, is_store, open_store, unpack_store
 from tests.archives import tree
@@ -111,3 +113,32 @@ def test_a_directory_of_something_else_is_no_store(tmp_path: Path) -> None:
     assert not is_store(tmp_path)
     with pytest.raises(BundleError, match=r"manifest\.json: cannot be read: No such file"):
         open_store(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda it: it.update(more=1), "more: no such field"),
+        (lambda it: it.pop("targets"), "targets: missing"),
+        (lambda it: it.pop("helpers"), "helpers: missing"),
+        (lambda it: it.update(helpers=3), "helpers: expected a string"),
+        (lambda it: it.update(targets=["cuda:80"]), "targets: expected some of the bundle's targets"),
+        (lambda it: it.update(targets=["cuda:90", "cuda:90"]), "targets: expected some of the bundle's targets"),
+        (lambda it: it.update(targets=["../x"]), r"targets\[0\]: expected a target"),
+        (lambda it: it.update(bundle="sha256:" + "0" * 64), "bundle: expected the digest of the manifest beside it"),
+    ],
+)
+def test_what_a_store_carries_is_said_strictly(
+    bundle: Bundle, store: Store, change: Callable[[Any], object], message: str
+) -> None:
+    document = {"bundle": bundle.digest, "helpers": None, "targets": ["cuda:90"]}
+    path = store.directory / "carries.json"
+    path.write_text(canonical_json(document) + "\n")
+    assert open_store(store.directory) == store
+    path.write_text(json.dumps(document))
+    with pytest.raises(BundleError, match=r"carries\.json: expected the canonical spelling"):
+        open_store(store.directory)
+    change(document)
+    path.write_text(canonical_json(document) + "\n")
+    with pytest.raises(BundleError, match=rf"carries\.json: {message}"):
+        open_store(store.directory)
