@@ -99,6 +99,6 @@ def _scrub(metadata: dict[str, Any]) -> dict[str, Any]:
 
 def one_line(message: str) -> str:
     """A message of several lines in one, with the directories of the build machine left out."""
-    text = " ".join(message.split())
+    text = "".join(character if character.isprintable() else " " for character in " ".join(message.split()))
     text = re.sub(r"(?<![\w.])/(?:[\w.+@~-]+/)+", "", text)
     return text if len(text) <= _LONGEST_REASON else text[:_LONGEST_REASON] + "..."

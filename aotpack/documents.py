@@ -169,9 +169,12 @@ class Node:
         return (Node(item, f"{self.place}[{index}]", self.depth + 1) for index, item in enumerate(self.value))
 
     def fields(self) -> Iterator[tuple[str, "Node"]]:
-        """The names and values of this object."""
+        """The names and values of this object; a name shows in one line as it is."""
         if not isinstance(self.value, dict):
             raise self.error("an object")
+        for name in self.value:
+            if not name.isprintable():
+                raise self.field(name).error("a name of characters that can be shown in a line")
         return ((name, self.field(name)) for name in self.value)
 
     def text(self) -> str:

@@ -72,7 +72,7 @@ def _spell_type(value: Type) -> Any:
 
 
 def _read_type(node: Node) -> Type:
-    return node.text() if isinstance(node.value, str) else tuple(_read_type(item) for item in node.items())
+    return node.line() if isinstance(node.value, str) else tuple(_read_type(item) for item in node.items())
 
 
 def _spell_option(value: Any) -> Any:
@@ -138,19 +138,19 @@ class CompileKey:
         """
         node.only("kernel", "target", "signature", "constexprs", "attrs", "options")
         kernel = node.field("kernel")
-        if kernel.text().count(":") != 1:
+        if kernel.line().count(":") != 1:
             raise kernel.error("module:qualname")
         return cls(
             kernel=kernel.text(),
             target=read_target(node.field("target")),
-            signature=tuple((name.text(), _read_type(type_)) for name, type_ in _pairs(node.field("signature"))),
+            signature=tuple((name.line(), _read_type(type_)) for name, type_ in _pairs(node.field("signature"))),
             constexprs=tuple(
                 (_read_path(path), read_constant(value)) for path, value in _pairs(node.field("constexprs"))
             ),
             attrs=tuple(
                 (
                     _read_path(path),
-                    tuple((name.text(), value.integer()) for name, value in _pairs(attrs)),
+                    tuple((name.line(), value.integer()) for name, value in _pairs(attrs)),
                 )
                 for path, attrs in _pairs(node.field("attrs"))
             ),
@@ -178,7 +178,7 @@ class CompileKey:
             else:
                 arguments.append(f"{name}: {type_}{'%16' if index in divisible else ''}")
         options = dict(self.options)
-        shown = ", ".join(f"{name}={options[name]}" for name in ("num_warps", "num_stages") if name in options)
+        shown = ", ".join(f"{name}={options[name]!r}" for name in ("num_warps", "num_stages") if name in options)
         return f"{self.kernel}({', '.join(arguments)}) [{self.target}, {shown}]"
 
 
@@ -234,7 +234,7 @@ def read_launch_options(node: Node) -> LaunchOptions:
     Raises:
         DocumentError: they are none, or one is there twice.
     """
-    options = tuple((name.text(), _read_option(value)) for name, value in _pairs(node))
+    options = tuple((name.line(), _read_option(value)) for name, value in _pairs(node))
     if len(dict(options)) != len(options):
         raise node.error("each option once")
     return options

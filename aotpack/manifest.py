@@ -387,12 +387,12 @@ def _read(document: CanonicalReader) -> Manifest:
 
 
 def _read_plain_object(node: Node) -> dict[str, Any]:
-    """An object that only its owner understands: held to the depth and the strings that documents may have."""
+    """An object that only its owner understands: of the depth that documents may have, and of strings in one line."""
     waiting = [value for _, value in node.fields()]
     while waiting:
         value = waiting.pop()
-        if isinstance(value.value, str):
-            value.string()
+        if isinstance(value.value, str) and value.value:
+            value.line()
         elif isinstance(value.value, list):
             waiting += value.items()
         elif isinstance(value.value, dict):
@@ -497,7 +497,7 @@ def _matching(node: Node, pattern: str, expected: str) -> str:
 
 def _read_missing(node: Node) -> Missing:
     node.only("key", "reason")
-    return Missing(key=CompileKey.from_json(node.field("key")), reason=node.field("reason").text())
+    return Missing(key=CompileKey.from_json(node.field("key")), reason=node.field("reason").line())
 
 
 def _read_unknown(node: Node) -> Unknown:

@@ -89,7 +89,7 @@ class Toolchain:
             sources=tuple(sorted((name, value.digest()) for name, value in node.field("sources").fields())),
             libdevice=node.field("libdevice").digest(),
             assemblers=tuple(sorted((name, value.text()) for name, value in node.field("assemblers").fields())),
-            environment=tuple(sorted((name, value.string()) for name, value in node.field("environment").fields())),
+            environment=tuple(sorted((name, _setting(value)) for name, value in node.field("environment").fields())),
         )
 
     def differences(self, local: "Toolchain") -> Iterator[Difference]:
@@ -135,11 +135,16 @@ def _read_release(node: Node) -> str:
     return node.text()
 
 
+def _setting(node: Node) -> str:
+    return node.line() if node.string() else ""
+
+
 def _release(text: str) -> str:
     for line in text.splitlines():
         if "release" in line:
-            return line.rpartition("release ")[2]
-    return text.strip()
+            text = line.rpartition("release ")[2]
+            break
+    return "".join(character if character.isprintable() else " " for character in text.strip())
 
 
 def _assignments(environment: tuple[tuple[str, str], ...]) -> str:

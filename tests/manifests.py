@@ -27,18 +27,18 @@ KERNELS = ("engine.a:kernel", "engine.b:outer.<locals>.kernel")
 TARGETS = (Target("cuda", 80), Target("cuda", 90), Target("cuda", 90, 64))
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6)
-lines = texts.filter(str.isprintable)
+lines = st.text(st.characters(exclude_categories=["C", "Z"], include_characters=" "), min_size=1, max_size=6)
 digests = st.binary(max_size=4).map(digest_bytes)
 scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64) | st.floats(allow_nan=False) | texts
 constants = st.recursive(
     scalars | st.builds(DType, texts), lambda inner: st.lists(inner, max_size=2).map(tuple), max_leaves=4
 )
-types = st.recursive(texts, lambda inner: st.lists(inner, max_size=2).map(tuple), max_leaves=3)
+types = st.recursive(lines, lambda inner: st.lists(inner, max_size=2).map(tuple), max_leaves=3)
 options = scalars | st.lists(scalars, max_size=2).map(tuple)
 paths = st.lists(st.integers(0, 40), min_size=1, max_size=2).map(tuple)
 json_values: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | texts,
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2),
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | lines,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(lines, inner, max_size=2),
     max_leaves=4,
 )
 
@@ -49,7 +49,7 @@ def several(of: st.SearchStrategy[Any], *, most: int = 2) -> st.SearchStrategy[A
 
 def named(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Pairs of names and values, by name."""
-    return st.dictionaries(texts, values, max_size=2).map(lambda found: tuple(sorted(found.items())))
+    return st.dictionaries(lines, values, max_size=2).map(lambda found: tuple(sorted(found.items())))
 
 
 # A digest's size is always the same, as in what a build makes.
@@ -59,9 +59,9 @@ keys = st.builds(
     CompileKey,
     kernel=st.sampled_from(KERNELS),
     target=st.sampled_from(TARGETS),
-    signature=several(st.tuples(texts, types)),
+    signature=several(st.tuples(lines, types)),
     constexprs=several(st.tuples(paths, constants)),
-    attrs=several(st.tuples(paths, several(st.tuples(texts, st.integers(0, 64))))),
+    attrs=several(st.tuples(paths, several(st.tuples(lines, st.integers(0, 64))))),
     options=named(options),
 )
 
@@ -110,15 +110,15 @@ def manifests(draw: Callable[..., Any]) -> Manifest:
         engine=draw(st.sampled_from(["vllm", "a_b-c.d"])),
         engine_version=draw(st.sampled_from(["0.33.0", "1!2.0+local"[2:]])),
         toolchain=Toolchain(
-            triton=draw(texts),
+            triton=draw(lines),
             sources=draw(named(digests)),
             libdevice=draw(digests),
             assemblers=tuple((str(target), draw(texts)) for target in TARGETS),
-            environment=draw(named(texts | st.just(""))),
+            environment=draw(named(lines | st.just(""))),
         ),
         targets=TARGETS,
         families=draw(several(lines)),
-        deployments=({}, *draw(st.lists(st.dictionaries(texts, json_values, max_size=2), max_size=2))),
+        deployments=({}, *draw(st.lists(st.dictionaries(lines, json_values, max_size=2), max_size=2))),
         kernels=tuple(
             Kernel(name=name, family=draw(lines), cache_keys=(draw(digests.map(hex_of)),)) for name in KERNELS
         ),
@@ -140,7 +140,7 @@ def manifests(draw: Callable[..., Any]) -> Manifest:
         helpers=tuple(
             sorted(draw(st.lists(helpers, max_size=2, unique_by=lambda one: one.order)), key=lambda one: one.order)
         ),
-        missing=draw(several(st.builds(Missing, key=keys, reason=texts))),
+        missing=draw(several(st.builds(Missing, key=keys, reason=lines))),
         unknowns=draw(several(st.builds(Unknown, family=lines, name=lines, fixed_by=lines))),
         built_by=draw(lines),
     )

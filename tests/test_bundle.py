@@ -73,27 +73,6 @@ def test_a_file_that_is_missing_or_no_archive_is_refused(tmp_path: Path) -> None
             open_bundle(tmp_path / "bad.tar.zst")
 
 
-def test_a_bundle_truncated_anywhere_is_refused(built: Built, tmp_path: Path) -> None:
-    whole = built.bundle.path.read_bytes()
-    cut = tmp_path / "cut.tar.zst"
-    for length in range(0, len(whole), 512):
-        cut.write_bytes(whole[:length])
-        with pytest.raises(BundleError):
-            read_all(cut)
-
-
-def test_a_bundle_with_a_byte_changed_is_refused_or_harmless(built: Built, tmp_path: Path) -> None:
-    whole = built.bundle.path.read_bytes()
-    altered = tmp_path / "altered.tar.zst"
-    expected = read_all(built.bundle.path)
-    for position in range(0, len(whole), 97):
-        altered.write_bytes(whole[:position] + bytes([whole[position] ^ 0x40]) + whole[position + 1 :])
-        try:
-            assert read_all(altered) == expected
-        except BundleError:
-            continue
-
-
 def test_a_bundle_with_something_after_it_is_refused(built: Built, tmp_path: Path) -> None:
     whole = built.bundle.path.read_bytes()
     for extra in (b"x", zstandard.compress(b"more"), whole):
@@ -134,54 +113,6 @@ def test_a_manifest_in_another_spelling_is_refused(built: Built, tmp_path: Path)
     member.size = len(data)
     with pytest.raises(BundleError, match="canonical spelling"):
         open_bundle(write_members(tmp_path / "pretty", [(member, data), *members[1:]]))
-
-
-def renamed(member: tarfile.TarInfo, **changes: object) -> tarfile.TarInfo:
-    other = copy.copy(member)
-    for name, value in changes.items():
-        setattr(other, name, value)
-    return other
-
-
-HOSTILE: dict[str, dict[str, object]] = {
-    "traversal": {"name": "../../escape"},
-    "absolute": {"name": "/etc/escape"},
-    "inside traversal": {"name": "blobs/sha256/../../../escape"},
-    "symbolic link": {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd", "size": 0},
-    "hard link": {"type": tarfile.LNKTYPE, "linkname": "manifest.json", "size": 0},
-    "device": {"type": tarfile.CHRTYPE, "size": 0},
-    "directory": {"type": tarfile.DIRTYPE, "size": 0},
-    "very long name": {"name": "blobs/sha256/" + "a" * 300},
-    "upper case": {"name": "BLOBS/SHA256/" + "a" * 64},
-    "executable": {"mode": 0o755},
-    "owner": {"uid": 1000},
-    "time": {"mtime": 1},
-}
-
-
-@pytest.mark.parametrize("changes", HOSTILE.values(), ids=HOSTILE)
-def test_a_member_that_is_not_as_written_is_refused(built: Built, tmp_path: Path, changes: dict[str, object]) -> None:
-    members = members_of(built.bundle.path)
-    member, data = members[1]
-    odd = renamed(member, **changes)
-    path = write_members(tmp_path / "odd", [members[0], (odd, data[: odd.size]), *members[2:]])
-    with pytest.raises(BundleError, match="expected the member blobs/sha256/"):
-        read_all(path)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["odd"]
-
-
-def test_members_out_of_order_missing_or_twice_are_refused(built: Built, tmp_path: Path) -> None:
-    members = members_of(built.bundle.path)
-    for odd in (
-        [members[0], members[2], members[1], *members[3:]],
-        [members[0], *members[2:]],
-        [*members[:2], members[1], *members[2:]],
-        [*members, members[1]],
-        members[1:],
-        [],
-    ):
-        with pytest.raises(BundleError):
-            read_all(write_members(tmp_path / "odd", odd))
 
 
 def test_a_blob_with_another_content_is_refused(built: Built, tmp_path: Path) -> None:

@@ -23,11 +23,13 @@ def real(built: Built, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return tiny(built.bundle, path, entries=slice(1)).manifest.to_bytes()
 
 
+@settings(max_examples=50)
 @given(manifests())
 def test_what_is_written_reads_back(manifest: Manifest) -> None:
     assert read_manifest(manifest.to_bytes()) == manifest
 
 
+@settings(max_examples=50)
 @given(manifests())
 def test_a_manifest_is_canonical_json_but_for_its_format_which_is_first(manifest: Manifest) -> None:
     document = json.loads(manifest.to_bytes())
@@ -82,6 +84,8 @@ def test_whatever_follows_the_format_ends_in_an_error_of_ours(tail: bytes) -> No
         (lambda it: it["families"].append("two\nlines"), r"families\[\d\]: expected a string of characters that"),
         (lambda it: it["deployments"].append([]), r"deployments\[1\]: expected an object"),
         (lambda it: it["deployments"].append({"a": "\udc80"}), r"deployments\[1\]\.a: expected a string of whole"),
+        (lambda it: it["deployments"].append({"a\x1b": 1}), r'deployments\[1\]\."a\\u001b": expected a name'),
+        (lambda it: it["toolchain"]["environment"].update(A="\x1b[31m"), r"environment\.A: expected a string of char"),
         (lambda it: it["sources"]["modules"].update({"../x": it["toolchain"]["libdevice"]}), r"modules\.\.\./x: exp"),
     ],
 )
