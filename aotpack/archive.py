@@ -94,6 +94,11 @@ class ArchiveReader:
             raise BundleError(f"{path}: cannot be opened: {detail}") from None
         self._frames = FrameReader(self._file)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._frames.size
+
     def __enter__(self) -> "ArchiveReader":
         return self
 

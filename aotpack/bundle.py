@@ -81,11 +81,11 @@ def open_bundle(path: Path) -> Bundle:
         BundleError: it cannot be opened, or is no bundle.
     """
     with ArchiveReader(path) as reader:
-        data = reader.read_manifest()
+        data, size = reader.read_manifest(), reader.size
     try:
         manifest = read_manifest(data)
     except UnsupportedFormatError as error:
         raise UnsupportedFormatError(f"{path}: manifest.json: {error}") from None
     except DocumentError as error:
         raise BundleError(f"{path}: manifest.json: {error}") from None
-    return Bundle(path=path, manifest=manifest, digest=digest_bytes(data), size=path.stat().st_size)
+    return Bundle(path=path, manifest=manifest, digest=digest_bytes(data), size=size)

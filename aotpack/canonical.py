@@ -46,6 +46,10 @@ class CanonicalReader:
         self._decoder = json.JSONDecoder(**READING)
         self._is_first = True
 
+    def has(self, name: str) -> bool:
+        """Whether the next field is ``name``: for one that a document may lack."""
+        return self._data.startswith(f'"{name}":'.encode(), self._position + (not self._is_first))
+
     def value(self, name: str, read: Callable[[Node], T], spell: Callable[[T], Any]) -> T:
         """The field ``name``, as ``read`` understands it and ``spell`` spells it again.
 

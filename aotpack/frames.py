@@ -37,6 +37,9 @@ class FrameReader:
     """The content of a file's frames, front to back.
 
     Between the calls of ``read`` the file stands just behind the block that gave the last byte.
+
+    Attributes:
+        size: bytes of the file.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -46,7 +49,8 @@ class FrameReader:
             file: a regular file, at its beginning.
         """
         self._file = file
-        self._allowed = max(_ALWAYS, MAX_RATIO * os.fstat(file.fileno()).st_size)
+        self.size = os.fstat(file.fileno()).st_size
+        self._allowed = max(_ALWAYS, MAX_RATIO * self.size)
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=1 << WINDOW_LOG)
         self._frame: Any = None
         self._has_checksum = False

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from aotpack.documents import parse_document
 from aotpack.elf import cuda_architecture
 from aotpack.errors import CacheError
 from aotpack.landing import Landing
@@ -113,8 +114,12 @@ class CacheEntry:
 
         Args:
             cache: where the entry lands; the group file names its files by absolute path there.
+
+        Raises:
+            DocumentError: the metadata is no JSON object.
         """
-        metadata = {**json.loads(self.metadata), "hash": self.cache_key}
+        metadata = {name: node.value for name, node in parse_document(self.metadata).fields()}
+        metadata["hash"] = self.cache_key
         return {
             f"{self.name}.cubin": self.cubin,
             f"{self.name}.json": json.dumps(metadata, sort_keys=True).encode(),
