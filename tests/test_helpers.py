@@ -33,7 +33,7 @@ from aotpack.runtime import trouble
 from aotpack.store import unpack_store
 from aotpack.tritoncache import directory_name
 from aotpack.verify import heal, verify_cache
-from tests.archives import members_of, tree
+from tests.archives import members_of, spelled, tree
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
@@ -201,7 +201,7 @@ def test_a_helper_that_is_not_as_written_is_refused(helped: Bundle, field: str, 
     document = json.loads(helped.manifest.to_bytes())
     document["helpers"][0][field] = value
     with pytest.raises(DocumentError, match=message):
-        read_manifest(json.dumps(document).encode())
+        read_manifest(spelled(document))
 
 
 def twice(helpers: list[Any]) -> None:
@@ -228,7 +228,7 @@ def test_helpers_that_contradict_each_other_are_refused(
     document = json.loads(helped.manifest.to_bytes())
     change(document["helpers"])
     with pytest.raises(DocumentError, match=message):
-        read_manifest(json.dumps(document).encode())
+        read_manifest(spelled(document))
 
 
 def test_inspect_shows_the_helpers(helped: Bundle, interpreters: tuple[Interpreter, ...]) -> None:

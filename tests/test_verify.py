@@ -358,9 +358,15 @@ def test_an_entry_that_triton_compiled_anew_is_named_and_stays_unless_the_bundle
 def test_an_installed_cubin_for_another_architecture_is_taken_out_even_if_it_is_what_was_installed(
     bundle: Bundle, tmp_path: Path
 ) -> None:
-    wrong = with_artifact(bundle, tmp_path / "wrong", "cubin", for_sm80)
-    install_bundle(wrong, tmp_path / "cache")
-    healed = heal(tmp_path / "cache")
+    cache = tmp_path / "cache"
+    receipt = install_bundle(bundle, cache).receipt
+    cubin = next(file for file in receipt.files if file.name.endswith(".cubin"))
+    changed = for_sm80((cache / cubin.path).read_bytes())
+    (cache / cubin.path).write_bytes(changed)
+    wrong = replace(cubin, digest=digest_bytes(changed))
+    files = tuple(wrong if file == cubin else file for file in receipt.files)
+    receipt.path.write_bytes(replace(receipt, files=files).to_bytes())
+    healed = heal(cache)
     assert codes(healed.before) == ["V102"]
     assert [remedy.action for remedy in healed.remedies] == ["taken out"]
     assert codes(healed.after) == ["V111"]
