@@ -20,7 +20,7 @@ from aotpack.manifest import read_manifest
 from aotpack.receipts import manifest_path
 from aotpack.store import unpack_store
 from aotpack.verify import heal, verify_cache
-from tests.archives import tree
+from tests.archives import spelled, tree
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
@@ -36,7 +36,7 @@ def test_a_bundle_says_of_each_key_how_it_is_launched(built: Built) -> None:
 def launches_of(built: Built, launches: Any) -> bytes:
     document = json.loads(built.bundle.manifest.to_bytes())
     document["entries"][0]["launches"] = launches
-    return json.dumps(document).encode()
+    return spelled(document)
 
 
 @pytest.mark.parametrize(
