@@ -110,7 +110,7 @@ def manifests(draw: Callable[..., Any]) -> Manifest:
         engine=draw(st.sampled_from(["vllm", "a_b-c.d"])),
         engine_version=draw(st.sampled_from(["0.33.0", "1!2.0+local"[2:]])),
         toolchain=Toolchain(
-            triton=draw(lines),
+            triton=draw(st.sampled_from(["3.8.0", "3.9.0+git1a2b"])),
             sources=draw(named(digests)),
             libdevice=draw(digests),
             assemblers=tuple((str(target), draw(texts)) for target in TARGETS),

@@ -81,7 +81,7 @@ def mutate_document(data: bytes, random: Random) -> bytes:
         return mutate_bytes(data, random)
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         document = mutate_value(document, random)
-    return _spelled(document, random)
+    return _spelled(document, random, format_first=data.startswith(b'{"format":'))
 
 
 def mutate_lines(data: bytes, random: Random) -> bytes:
@@ -161,10 +161,20 @@ def _parsed(data: bytes) -> Any:
         return None
 
 
-def _spelled(document: Any, random: Random) -> bytes:
-    """The canonical spelling, as a rule; what Python's own writer would rather refuse is spelled all the same."""
+def _spelled(document: Any, random: Random, *, format_first: bool) -> bytes:
+    """The canonical spelling, as a rule; what Python's own writer would rather refuse is spelled all the same.
+
+    Args:
+        document: the value.
+        random: decides.
+        format_first: spell it as a manifest is, which says its format before all else.
+    """
     if random.random() < 0.05:
         return json.dumps(document, indent=1).encode()
+    if format_first and isinstance(document, dict) and "format" in document:
+        rest = {name: value for name, value in document.items() if name != "format"}
+        spelled = (json.dumps(one, sort_keys=True, separators=(",", ":")) for one in (document["format"], rest))
+        return f'{{"format":{next(spelled)},{next(spelled)[1:]}\n'.encode()
     return (json.dumps(document, sort_keys=True, separators=(",", ":")) + "\n").encode()
 
 
