@@ -12,16 +12,17 @@ Each module holds one noun, and imports go down this list only, which ``lint-imp
 
 - what people see: ``cli``, ``report``;
 - what is asked of a machine or a bundle: ``coverage``, ``diff``, ``doctor``, ``misses``, ``verify``;
-- what is done: ``build``, ``install``, ``sign``, ``wheel``, ``shipping`` (push and pull), and ``runtime`` in the
-  process that serves; ``registry`` and ``layout`` are where images are kept, ``image`` is a bundle as one;
-  ``admission`` says which bundles satisfy what is demanded of signatures, ``fitting`` which entries serve on a machine
-  and under which keys, ``pool`` runs the workers;
+- what is done: ``tune`` on a machine with a GPU, ``build``, ``install``, ``sign``, ``wheel``, ``shipping`` (push and
+  pull), and ``runtime`` in the process that serves; ``registry`` and ``layout`` are where images are kept, ``image`` is
+  a bundle as one; ``admission`` says which bundles satisfy what is demanded of signatures, ``fitting`` which entries
+  serve on a machine and under which keys, ``devices`` which product's results, ``pool`` runs the workers;
 - bundles and caches: ``store`` (a bundle unpacked, to be served in place), ``bundle``, ``artifacts`` (held against
   the manifest), ``helpers`` (Triton's C modules), ``leftovers`` (entries that Triton made), ``tritoncache``,
   ``landing``, ``receipts``, ``listener``, ``record``;
-- keys, on the worker's side: ``compiler``, ``tracing``, ``families``, ``engines``, ``deployments``, ``models``;
-- what a bundle says: ``manifest``, ``archive``, ``sourcekeys``, ``sources``, ``memorykeys``, ``toolchain``, ``keys``,
-  ``targets``;
+- keys, on the worker's side: ``measuring``, ``compiler``, ``tracing``, ``families``, ``engines``, ``deployments``,
+  ``models``;
+- what a bundle says: ``manifest``, ``archive``, ``sourcekeys``, ``sources``, ``autotuner`` (the file in which Triton's
+  keeps what it measured), ``memorykeys``, ``toolchain``, ``results`` (as text), ``tuning``, ``keys``, ``targets``;
 - who is trusted: ``policy`` (what a machine demands), ``signatures``, ``signingkeys``, ``writers`` (who may change what
   lies at a path);
 - the ground: ``canonical`` (large documents), ``references`` and ``credentials`` of registries, ``documents``,
@@ -29,7 +30,8 @@ Each module holds one noun, and imports go down this list only, which ``lint-imp
   ``digests``, ``findings``, ``errors``.
 
 torch is imported in worker processes alone; Triton there, by what asks it for its keys (``toolchain``, ``sourcekeys``,
-``helpers``), and in the process that serves (``listener``, ``runtime``), each time when called and never before.
+``autotuner``, ``helpers``), and in the process that serves (``listener``, ``runtime``), each time when called and never
+before.
 
 Words: an *engine* is the distribution whose kernels are packed, a *kernel* one ``@triton.jit`` function of it, a
 *family* kernels that belong together with the code that drives their launches, a *model* what decides shapes, a
@@ -38,6 +40,8 @@ bytes; a *cache key* names a directory of Triton's cache. An *artifact* is one f
 *bundle* the archive of them, its *manifest* the index, an *image* a bundle as registries keep it, a *receipt* what an
 install wrote. A bundle's *signature* vouches for it (a compile key's is Triton's word for the types of arguments), and
 a *policy* says what a machine demands of signatures.
+A *tuning* is a decision of Triton's autotuner among *configurations*, a *result* what was measured for it on a
+*device*, a *trial* a launch to be measured.
 """
 
 from importlib import import_module

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aotpack import __version__
+from aotpack.autotuner import Kept
 from aotpack.bundle import Bundle, bundle_name, write_bundle
 from aotpack.compiler import Compiled, CompileFailed, Outcome
 from aotpack.deployments import Deployment, Service, canonical_deployments
@@ -21,17 +22,29 @@ from aotpack.findings import Finding
 from aotpack.helpers import BuiltHelper, Launch
 from aotpack.interpreters import Interpreter
 from aotpack.keys import CompileKey, LaunchOptions
-from aotpack.manifest import Artifact, Entry, Kernel, Manifest, Missing, Reached, Unknown, launches_in_order
+from aotpack.manifest import (
+    Artifact,
+    Entry,
+    KeptResult,
+    Kernel,
+    Manifest,
+    Missing,
+    Reached,
+    Unknown,
+    launches_in_order,
+)
 from aotpack.pool import Pool, WorkerSpec
+from aotpack.results import lacking, read_results, results_for, shipped_results
 from aotpack.sources import Sources
 from aotpack.targets import Target
 from aotpack.toolchain import Toolchain
+from aotpack.tuning import Result, Tuning, losing
 
 Ticker = Callable[[str, int, int], None]
 """Told of progress: what is done ("tracing", "compiling"), how many are, out of how many."""
 
 
-def _silent(_what: str, _done: int, _total: int) -> None:
+def silent(_what: str, _done: int, _total: int) -> None:
     """Tell nobody."""
 
 
@@ -49,6 +62,7 @@ class Enumeration:
         sources: what they are made of.
         keys: each key once, by kernel and key, with the first input that reached it.
         launches: the options of the launches that ask for each of them, see ``aotpack.memorykeys``.
+        decisions: the keys of each configuration of each decision that autotuners take.
         unknowns: values that decide further keys, and that only the serving machine fixes.
         gaps: what the families are known to lack for this release.
     """
@@ -62,6 +76,7 @@ class Enumeration:
     sources: Sources
     keys: tuple[tuple[CompileKey, Reached], ...]
     launches: Mapping[CompileKey, frozenset[LaunchOptions]]
+    decisions: Mapping[Tuning, tuple[frozenset[CompileKey], ...]]
     unknowns: tuple[Unknown, ...]
     gaps: tuple[Finding, ...]
 
@@ -111,7 +126,7 @@ class Selection:
     services: tuple[Service, ...]
 
 
-def enumerate_keys(selection: Selection, *, jobs: int, tick: Ticker = _silent) -> Enumeration:
+def enumerate_keys(selection: Selection, *, jobs: int, tick: Ticker = silent) -> Enumeration:
     """Every key of a selection, without compiling.
 
     Args:
@@ -135,8 +150,10 @@ def build_bundle(
     *,
     output: Path,
     jobs: int,
-    tick: Ticker = _silent,
+    tick: Ticker = silent,
     interpreters: Sequence[Interpreter] = (),
+    tuning: Path | None = None,
+    devices: Sequence[str] = (),
 ) -> Built:
     """Compile every key of a selection and pack the result.
 
@@ -146,8 +163,13 @@ def build_bundle(
         jobs: worker processes.
         tick: told of progress.
         interpreters: what to build native helpers for; none means a bundle of kernels alone.
+        tuning: a directory of results of autotuned kernels; None means those that come with aotpack.
+        devices: what serves, as the driver spells it: configurations that lose on each of them are left out. None
+            means every product of the targets.
 
     Raises:
+        UsageError: there are no results for one of the devices.
+        DocumentError: the results cannot be read.
         ModelError, EngineError, TracingError, ToolchainError: as ``enumerate_keys``.
         ToolchainError: a native helper cannot be compiled.
         OutputError: the bundle cannot be written; nothing is left behind.
@@ -157,7 +179,10 @@ def build_bundle(
         raise OutputError(f"{folder}: no such directory; create it, or choose another --output")
     if not os.access(folder, os.W_OK):
         raise OutputError(f"{folder}: is not writable; choose another --output")
+    engine = selection.engine
+    results = results_for(read_results(tuning or shipped_results(), engine.name, engine.version), devices, str(engine))
     parts = []
+    kept: list[Kept] = []
     outcomes: list[Outcome] = []
     helpers: dict[str, list[BuiltHelper]] = {}
     for target in sorted(set(selection.targets)):
@@ -166,14 +191,20 @@ def build_bundle(
             part = _enumerate(pool, selection, target, tick)
             parts.append(part)
             launches: list[Launch] = []
-            for done, outcome in enumerate(pool.compile([key for key, _ in part.keys]), start=1):
+            losers = losing(part.decisions, results, devices)
+            needed = [key for key, _ in part.keys if key not in losers]
+            for done, outcome in enumerate(pool.compile(needed), start=1):
                 outcomes.append(outcome)
                 if isinstance(outcome, Compiled):
                     launches.append((outcome.key, outcome.metadata))
-                tick(f"compiling for {target.short}", done, len(part.keys))
+                tick(f"compiling for {target.short}", done, len(needed))
+            kept += pool.keep([result for result in results if result.tuning in part.decisions])
             _add_helpers(helpers, pool, interpreters, launches, tick)
     enumeration = _merge(parts)
+    used = [result for result in results if result.tuning in enumeration.decisions]
     manifest, blobs, failures = _pack(enumeration, outcomes)
+    manifest = replace(manifest, results=_kept(used, kept), devices=tuple(sorted(set(devices))))
+    blobs |= {digest_bytes(one.content): one.content for one in kept}
     built = sorted((one for several in helpers.values() for one in several), key=lambda one: one.helper.order)
     manifest = replace(manifest, helpers=tuple(one.helper for one in built))
     blobs |= {one.helper.artifact.digest: one.content for one in built}
@@ -184,7 +215,20 @@ def build_bundle(
         raise OutputError(
             f"{path}: cannot be written: {error.strerror}; nothing is left there; free space or use another --output"
         ) from None
-    return Built(bundle=bundle, failures=failures, findings=tuple(enumeration.findings()))
+    findings = [*enumeration.findings(), *lacking(enumeration.decisions, used, devices, enumeration.toolchain.triton)]
+    return Built(bundle=bundle, failures=failures, findings=tuple(findings))
+
+
+def _kept(results: Sequence[Result], kept: Sequence[Kept]) -> tuple[KeptResult, ...]:
+    """Results with their files, in order; both are by target and in order, and so are targets."""
+    return tuple(
+        KeptResult(
+            result=result,
+            name=one.name,
+            artifact=Artifact(digest=digest_bytes(one.content), size=len(one.content)),
+        )
+        for result, one in zip(results, kept, strict=True)
+    )
 
 
 def _add_helpers(
@@ -215,6 +259,7 @@ def _enumerate(pool: Pool, selection: Selection, target: Target, tick: Ticker) -
     described = pool.describe()
     reached: dict[CompileKey, Reached] = {}
     launches: dict[CompileKey, set[LaunchOptions]] = {}
+    decisions: dict[Tuning, tuple[frozenset[CompileKey], ...]] = {}
     unknowns: set[Unknown] = set()
     for index, families_traced in enumerate(pool.trace(deployments)):
         for traced in families_traced:
@@ -223,6 +268,10 @@ def _enumerate(pool: Pool, selection: Selection, target: Target, tick: Ticker) -
                 reached.setdefault(key, Reached(deployment=index, input=quantities))
             for key, launch in traced.launches:
                 launches.setdefault(key, set()).add(launch)
+            for decision in traced.decisions:
+                before = decisions.get(decision.tuning, (frozenset(),) * len(decision.keys))
+                pairs = zip(before, decision.keys, strict=True)
+                decisions[decision.tuning] = tuple(one | other for one, other in pairs)
         tick(f"tracing for {target.short}", index + 1, len(deployments))
     if not reached:
         raise ModelError(
@@ -240,6 +289,7 @@ def _enumerate(pool: Pool, selection: Selection, target: Target, tick: Ticker) -
         sources=described.sources,
         keys=tuple(sorted(reached.items(), key=lambda item: _order(item[0]))),
         launches={key: frozenset(options) for key, options in launches.items()},
+        decisions=decisions,
         unknowns=tuple(sorted(unknowns, key=lambda unknown: (unknown.family, unknown.name))),
         gaps=tuple(gaps(loaded, selection.engine)),
     )
@@ -272,6 +322,7 @@ def _merge(parts: Sequence[Enumeration]) -> Enumeration:
             for key, reached in part.keys
         ),
         launches={key: options for part in parts for key, options in part.launches.items()},
+        decisions={tuning: keys for part in parts for tuning, keys in part.decisions.items()},
         unknowns=tuple(dict.fromkeys(unknown for part in parts for unknown in part.unknowns)),
     )
 

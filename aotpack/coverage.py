@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from aotpack.build import Enumeration
 from aotpack.manifest import Manifest, Unknown
 from aotpack.record import RecordedKey, comparable
+from aotpack.tuning import losing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,9 @@ class Coverage:
 def cover_deployments(manifest: Manifest, enumeration: Enumeration) -> Coverage:
     """What a bundle holds of what deployments reach."""
     held = {entry.key for entry in manifest.entries}
-    needed = {key: key.describe() for key, _ in enumeration.keys}
+    # What a bundle leaves out on purpose, its devices do not need.
+    losers = losing(enumeration.decisions, [kept.result for kept in manifest.results], manifest.devices)
+    needed = {key: key.describe() for key, _ in enumeration.keys if key not in losers}
     return Coverage(
         kernels=_by_kernel(
             ((key.kernel, text) for key, text in needed.items()),

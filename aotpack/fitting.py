@@ -6,14 +6,15 @@ that differs. Nothing is written.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from aotpack.autotuner import Keeper
 from aotpack.bundle import Bundle
 from aotpack.engines import Engine, same_release
 from aotpack.errors import IncompatibleError, UsageError
 from aotpack.findings import Finding
-from aotpack.manifest import Entry, Manifest
+from aotpack.manifest import Entry, KeptResult, Manifest
 from aotpack.sourcekeys import SourceKeys
 from aotpack.sources import Changed, EngineSources, Same, Shifted
 from aotpack.targets import Target
@@ -37,11 +38,25 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResultPlacement:
+    """What was measured of an autotuned kernel, and the cache keys under which Triton looks for that here.
+
+    Attributes:
+        kept: the result.
+        cache_keys: 64 hex digits each, as many as the kernel has source keys. The device is not in them.
+    """
+
+    kept: KeptResult
+    cache_keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """What a bundle can do on a machine.
 
     Attributes:
         placements: what serves here.
+        results: what was measured of the kernels that serve here, on whichever device.
         refused: what does not, and why.
         accepted: differences that were accepted on purpose, with the reason given.
         shifted: kernels that stand in other lines here, and were given other keys.
@@ -51,6 +66,7 @@ class Fit:
     """
 
     placements: tuple[Placement, ...]
+    results: tuple[ResultPlacement, ...]
     refused: tuple[Finding, ...]
     accepted: tuple[Finding, ...]
     shifted: tuple[str, ...]
@@ -109,12 +125,24 @@ def fit_manifest(
             withdrawn += [maker.key_of(entry.key, key) for key in manifest.kernel(kernel).cache_keys]
     return Fit(
         placements=tuple(placements),
+        results=tuple(_place_results(manifest, fit_targets, source_keys)),
         refused=(*refused, *findings),
         accepted=tuple(accepted),
         shifted=shifted,
         compared=engine is not None,
         withdrawn=tuple(withdrawn),
     )
+
+
+def _place_results(
+    manifest: Manifest, targets: Sequence[Target], source_keys: Mapping[str, tuple[str, ...]]
+) -> Iterator[ResultPlacement]:
+    keeper = Keeper() if manifest.results else None
+    for kept in manifest.results:
+        tuning = kept.result.tuning
+        if keeper is not None and tuning.target in targets and tuning.kernel in source_keys:
+            keys = (keeper.keep(kept.result, source_key).cache_key for source_key in source_keys[tuning.kernel])
+            yield ResultPlacement(kept=kept, cache_keys=tuple(dict.fromkeys(keys)))
 
 
 def wanted_targets(manifest: Manifest, name: str, targets: Sequence[Target]) -> tuple[Target, ...]:

@@ -96,6 +96,27 @@ def read_archs() -> frozenset[int] | None:
     return frozenset(found) or None
 
 
+def current_gpu() -> str | None:
+    """The name of the GPU that this thread uses, as its driver spells it; None where that cannot be told.
+
+    The driver must be initialised in this process: nothing is made of CUDA's here.
+    """
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+        count = _number(cuda, "cuDeviceGetCount")
+        names = {_name(cuda, _number(cuda, "cuDeviceGet", ordinal)) for ordinal in range(count)}
+        # A thread that has launched nothing has no context; that matters where GPUs differ.
+        return names.pop() if len(names) == 1 else _name(cuda, _number(cuda, "cuCtxGetDevice"))
+    except (OSError, AttributeError, RuntimeError):
+        return None
+
+
+def _name(cuda: ctypes.CDLL, device: int) -> str:
+    name = ctypes.create_string_buffer(256)
+    _check("cuDeviceGetName", cuda.cuDeviceGetName(name, len(name), device))
+    return name.value.decode(errors="replace")
+
+
 def _ask() -> dict[str, Any] | None:
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -112,10 +133,9 @@ def _ask() -> dict[str, Any] | None:
         _check("cuInit", code)
         for ordinal in range(_number(cuda, "cuDeviceGetCount")):
             device = _number(cuda, "cuDeviceGet", ordinal)
-            name = ctypes.create_string_buffer(256)
-            _check("cuDeviceGetName", cuda.cuDeviceGetName(name, len(name), device))
+            name = _name(cuda, device)
             major, minor = (_number(cuda, "cuDeviceGetAttribute", which, device) for which in (_MAJOR, _MINOR))
-            answer["gpus"].append({"name": name.value.decode(errors="replace"), "arch": major * 10 + minor})
+            answer["gpus"].append({"name": name, "arch": major * 10 + minor})
     except (AttributeError, RuntimeError) as error:  # a symbol that is not there, a call that failed
         answer["trouble"] = str(error)
     return answer

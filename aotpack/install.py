@@ -10,18 +10,19 @@ manifests and signatures and, while an install runs, what it stages. Triton neve
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aotpack.admission import admit_bundle, as_signed
 from aotpack.artifacts import refuse_unfit
 from aotpack.bundle import Bundle
+from aotpack.devices import Chosen, choose_devices
 from aotpack.digests import digest_bytes
 from aotpack.engines import Engine
 from aotpack.errors import BundleError, CacheError, IncompatibleError
 from aotpack.findings import Finding
-from aotpack.fitting import NOTHING, Fit, Placement, fit_bundle
+from aotpack.fitting import NOTHING, Fit, Placement, ResultPlacement, fit_bundle
 from aotpack.helpers import Placed, place_helpers
 from aotpack.landing import Landing, at_work, lay, remove_empty, remove_file, staging
 from aotpack.policy import Demand, demands_here
@@ -52,6 +53,7 @@ class Installed:
         present: entries that were there already: from an earlier install, or compiled by Triton.
         fit: what of the bundle's kernels serves here, and what was refused.
         helpers: where its native helpers went, and what of them was refused.
+        chosen: whose results of autotuned kernels it wrote.
     """
 
     receipt: Receipt
@@ -59,6 +61,7 @@ class Installed:
     present: int
     fit: Fit
     helpers: Placed
+    chosen: Chosen
 
     @property
     def refused(self) -> tuple[Finding, ...]:
@@ -93,6 +96,7 @@ def install_bundle(
     libcuda: Sequence[str] = (),
     demands: Sequence[Demand] | None = None,
     signature: Path | None = None,
+    devices: Sequence[str] = (),
 ) -> Installed:
     """Lay a bundle's kernels into a cache directory, under the keys that this machine's Triton will ask for.
 
@@ -107,10 +111,12 @@ def install_bundle(
         libcuda: where libcuda will be, see ``aotpack.helpers.place_helpers``.
         demands: what the bundle's signatures must satisfy; None means what this machine demands.
         signature: where its signatures lie; None means beside it, if anywhere.
+        devices: what will serve, as ``choose_devices`` takes it.
 
     Raises:
         SignatureError, TrustError: as ``demands_here``, ``admit_bundle`` and ``as_signed``; the cache is as it was.
         UsageError, ToolchainError: as ``fit_bundle``.
+        UsageError: as ``choose_devices``.
         IncompatibleError: as ``fit_bundle``, and where the engine has none of the kernels as they were.
         BundleError: the bundle is damaged, or what it holds is not what it should be; the cache is as it was.
         CacheError: the cache cannot be written, or the disk is full; no half entry is left.
@@ -118,6 +124,7 @@ def install_bundle(
     demands = demands_here() if demands is None else demands
     signatures = admit_bundle(bundle, demands, signature)
     fit = fit_bundle(bundle, targets=targets, engine=engine, other_ptxas=other_ptxas)
+    chosen = choose_devices(bundle.manifest, devices)
     with as_signed(demands):
         blobs = _blobs(bundle, fit.placements)
     refuse_unfit(bundle.path, (placement.entry for placement in fit.placements), blobs)
@@ -127,8 +134,12 @@ def install_bundle(
         if not fit.placements:
             _withdraw(bundle, cache, fit.withdrawn)
             raise IncompatibleError(f"{bundle.path}: {NOTHING}: {fit.refused[0]}")
+        kernels = _landings(bundle, cache, fit.placements, blobs)
+        results = list(_result_landings(fit.results, chosen, blobs))
         beside = [_manifest(bundle, cache), *_signatures(bundle, cache, signatures)]
-        return _install(bundle, cache, _landings(bundle, cache, fit.placements, blobs), beside, fit, helpers)
+        written, receipt = _install(bundle, cache, kernels, (*results, *helpers.landings, *beside), fit)
+    present = len(kernels) - written
+    return Installed(receipt=receipt, written=written, present=present, fit=fit, helpers=helpers, chosen=chosen)
 
 
 def _withdraw(bundle: Bundle, cache: Path, cache_keys: Iterable[str]) -> set[str]:
@@ -149,6 +160,7 @@ def _blobs(bundle: Bundle, placements: Sequence[Placement]) -> dict[str, bytes]:
     """The contents of what is placed and of the helpers, after every digest in the bundle has been checked."""
     needed = {artifact.digest for placement in placements for _, artifact in placement.entry.artifacts}
     needed |= {helper.artifact.digest for helper in bundle.manifest.helpers}
+    needed |= {kept.artifact.digest for kept in bundle.manifest.results}
     return {digest: data for digest, data in bundle.blobs() if digest in needed}
 
 
@@ -173,9 +185,19 @@ def _landings(bundle: Bundle, cache: Path, placements: Sequence[Placement], blob
     return landings
 
 
+def _result_landings(results: Iterable[ResultPlacement], chosen: Chosen, blobs: dict[str, bytes]) -> Iterator[Landing]:
+    """Files of results, which are no entries: each is its own commit mark."""
+    for placement in results:
+        if placement.kept.result.device in chosen.devices:
+            for cache_key in placement.cache_keys:
+                file = (placement.kept.name, blobs[placement.kept.artifact.digest])
+                yield Landing(directory=directory_name(cache_key), files=(file,))
+
+
 def _install(
-    bundle: Bundle, cache: Path, kernels: Sequence[Landing], beside: Sequence[Landing], fit: Fit, helpers: Placed
-) -> Installed:
+    bundle: Bundle, cache: Path, kernels: Sequence[Landing], others: Sequence[Landing], fit: Fit
+) -> tuple[int, Receipt]:
+    """Lay what is not there; how many of the kernels were laid, and the receipt."""
     missing: list[Landing] = []
     with at_work(cache):
         earlier = _earlier(bundle, cache)
@@ -184,7 +206,7 @@ def _install(
         files = {file.path: file for file in earlier.files if file.path not in gone} if earlier else {}
         ours = set(files)
         accepted = (*(earlier.accepted if earlier else ()), *(str(finding) for finding in fit.accepted))
-        for landing in (*kernels, *helpers.landings, *beside):
+        for landing in (*kernels, *others):
             lies_there = landing.lies_in(cache)
             if not lies_there and _is_anothers(cache, landing, ours):
                 for file in landing.installed():
@@ -210,8 +232,7 @@ def _install(
                 if missing or earlier is None or replace(earlier, name=receipt.name, source=receipt.source) != receipt:
                     raise
                 receipt = earlier
-    written = sum(landing in missing for landing in kernels)
-    return Installed(receipt=receipt, written=written, present=len(kernels) - written, fit=fit, helpers=helpers)
+    return sum(landing in missing for landing in kernels), receipt
 
 
 def _manifest(bundle: Bundle, cache: Path) -> Landing:

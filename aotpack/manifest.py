@@ -19,6 +19,7 @@ from aotpack.keys import CompileKey, LaunchOptions, read_launch_options, read_ta
 from aotpack.sources import Sources
 from aotpack.targets import Target
 from aotpack.toolchain import Toolchain
+from aotpack.tuning import Result, in_order
 
 FORMAT = 1
 
@@ -150,6 +151,25 @@ class Helper:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptResult:
+    """What was measured of an autotuned kernel on a device, and the file in which Triton would have kept it.
+
+    Attributes:
+        result: what was measured.
+        name: of the file, see ``aotpack.autotuner``.
+        artifact: the file; where Triton looks for it is known where the bundle is installed.
+    """
+
+    result: Result
+    name: str
+    artifact: Artifact
+
+
+TUNED_SUFFIX = ".autotune.json"
+"""The end of such a file's name (triton/runtime/autotuner.py, ``check_disk_cache``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
     """A key that the bundle should hold and does not.
 
@@ -195,6 +215,9 @@ class Manifest:
         missing: what it should hold and does not.
         unknowns: values that decide further keys and were not given.
         built_by: the aotpack release that built it.
+        results: what was measured of autotuned kernels, in order.
+        devices: those that the bundle is for alone: configurations that lose on each of them are not in it. None
+            where it holds all.
     """
 
     engine: str
@@ -210,6 +233,8 @@ class Manifest:
     missing: tuple[Missing, ...]
     unknowns: tuple[Unknown, ...]
     built_by: str
+    results: tuple[KeptResult, ...] = ()
+    devices: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
         """The manifest in its one spelling, which ``read_manifest`` undoes: canonical JSON, with the format first."""
@@ -229,8 +254,8 @@ class Manifest:
     def blobs(self, target: Target) -> list[Artifact]:
         """The artifacts of a target's frame in the bundle, in their order there.
 
-        Cubins first, then metadata, each by kernel and key: what is alike stands together. A blob that an
-        earlier target's frame has is not repeated.
+        Cubins first, then metadata, each by kernel and key: what is alike stands together; last the results. A blob
+        that an earlier target's frame has is not repeated.
         """
         return dict(zip(self.targets, self.frames(), strict=False)).get(target, [])
 
@@ -240,6 +265,8 @@ class Manifest:
         for kind in ARTIFACT_KINDS:
             for entry in self.entries:
                 by_target[entry.key.target].append(dict(entry.artifacts)[kind])
+        for kept in self.results:
+            by_target[kept.result.tuning.target].append(kept.artifact)
         seen: set[str] = set()
         frames = []
         for artifacts in (*by_target.values(), [helper.artifact for helper in self.helpers]):
@@ -264,6 +291,8 @@ class Manifest:
             "missing": [_spell_missing(item) for item in self.missing],
             "unknowns": [_spell_unknown(item) for item in self.unknowns],
             "provenance": _spell_provenance(self.built_by),
+            "devices": list(self.devices),
+            "results": [_spell_result(kept) for kept in self.results],
         }
 
 
@@ -273,6 +302,10 @@ def _spell_engine(engine: tuple[str, str]) -> dict[str, Any]:
 
 def _spell_kernels(kernels: Iterable[Kernel]) -> dict[str, Any]:
     return {kernel.name: {"family": kernel.family, "cache_keys": list(kernel.cache_keys)} for kernel in kernels}
+
+
+def _spell_result(kept: KeptResult) -> dict[str, Any]:
+    return {"result": kept.result.to_json(), "name": kept.name, "artifact": _spell_artifact(kept.artifact)}
 
 
 def _spell_missing(item: Missing) -> dict[str, Any]:
@@ -326,6 +359,7 @@ def narrow(manifest: Manifest, targets: Collection[Target], suffix: str | None) 
         entries=tuple(entry for entry in manifest.entries if entry.key.target in targets),
         helpers=tuple(helper for helper in manifest.helpers if helper.suffix == suffix),
         missing=tuple(item for item in manifest.missing if item.key.target in targets),
+        results=tuple(kept for kept in manifest.results if kept.result.tuning.target in targets),
     )
 
 
@@ -355,6 +389,7 @@ def read_manifest(data: bytes) -> Manifest:
 def _read(document: CanonicalReader) -> Manifest:
     # In the order of the canonical spelling, which is that of the names.
     deployments = document.items("deployments", _read_plain_object, lambda value: value)
+    devices = document.items("devices", Node.line, str)
     engine, engine_version = document.value("engine", _read_engine, _spell_engine)
     entries = document.items("entries", _read_entry, _spell_entry, longest=None)
     families = document.items("families", Node.line, str)
@@ -364,6 +399,7 @@ def _read(document: CanonicalReader) -> Manifest:
     built_by = document.value(
         "provenance", lambda node: node.only("aotpack").field("aotpack").line(), _spell_provenance
     )
+    results = document.items("results", _read_result, _spell_result, longest=None)
     sources = document.value("sources", Sources.from_json, Sources.to_json)
     targets = document.items("targets", read_target, str)
     toolchain = document.value("toolchain", Toolchain.from_json, Toolchain.to_json)
@@ -383,6 +419,8 @@ def _read(document: CanonicalReader) -> Manifest:
         missing=missing,
         unknowns=unknowns,
         built_by=built_by,
+        results=results,
+        devices=devices,
     )
 
 
@@ -489,6 +527,22 @@ def _read_helper(node: Node) -> Helper:
     )
 
 
+def _read_result(node: Node) -> KeptResult:
+    node.only("result", "name", "artifact")
+    name = node.field("name")
+    return KeptResult(
+        result=Result.from_json(node.field("result")),
+        name=_read_name(Node(_stem(name), name.place)) + TUNED_SUFFIX,
+        artifact=_read_artifact(node.field("artifact")),
+    )
+
+
+def _stem(node: Node) -> str:
+    if not node.text().endswith(TUNED_SUFFIX):
+        raise node.error(f"a file name that ends in {TUNED_SUFFIX}")
+    return node.text().removesuffix(TUNED_SUFFIX)
+
+
 def _matching(node: Node, pattern: str, expected: str) -> str:
     if re.fullmatch(pattern, node.text(), re.ASCII) is None:
         raise node.error(expected)
@@ -528,6 +582,7 @@ def _problems(manifest: Manifest) -> Iterator[str]:
     order = [helper.order for helper in manifest.helpers]
     if order != sorted(set(order)):
         yield "helpers: expected each once, by name, suffix and source"
+    yield from _stray_results(manifest)
     yield from _other_sizes(manifest)
 
 
@@ -545,6 +600,19 @@ def _strange_names(manifest: Manifest) -> Iterator[str]:
             yield f"kernels.{spell_name(kernel.name)}: is not among the functions of the sources"
 
 
+def _stray_results(manifest: Manifest) -> Iterator[str]:
+    results = [kept.result for kept in manifest.results]
+    if list(in_order(results)) != results or len({(r.tuning, r.device) for r in results}) != len(results):
+        yield "results: expected each once, in order"
+    kernels = {kernel.name for kernel in manifest.kernels}
+    for index, result in enumerate(results):
+        place, tuning = f"results[{index}].result.tuning", result.tuning
+        if tuning.target not in manifest.targets:
+            yield f"{place}.target: {tuning.target} is not among the bundle's targets"
+        if tuning.kernel not in kernels:
+            yield f"{place}.kernel: {tuning.kernel} is not among the bundle's kernels"
+
+
 def _other_sizes(manifest: Manifest) -> Iterator[str]:
     sizes: dict[str, int] = {}
     for index, entry in enumerate(manifest.entries):
@@ -554,6 +622,9 @@ def _other_sizes(manifest: Manifest) -> Iterator[str]:
     for index, helper in enumerate(manifest.helpers):
         if sizes.setdefault(helper.artifact.digest, helper.artifact.size) != helper.artifact.size:
             yield f"helpers[{index}].artifact.size: another artifact gives this digest another size"
+    for index, kept in enumerate(manifest.results):
+        if sizes.setdefault(kept.artifact.digest, kept.artifact.size) != kept.artifact.size:
+            yield f"results[{index}].artifact.size: another artifact gives this digest another size"
     if sum(sizes.values()) > MAX_CONTENT:
         yield f"entries: expected artifacts of at most {MAX_CONTENT} bytes, found {sum(sizes.values())}"
 

@@ -5,9 +5,7 @@ done for compiling. A worker that dies (out of memory, a crash in LLVM) takes no
 were under way are tried once more, one at a time, and the one that kills again is reported as failed.
 """
 
-import ctypes
 import os
-import signal
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +17,7 @@ from multiprocessing import get_context
 from types import TracebackType
 from typing import TypeVar
 
+from aotpack.autotuner import Keeper, Kept
 from aotpack.compiler import CompileFailed, Outcome, compile_key
 from aotpack.deployments import Deployment
 from aotpack.engines import Engine
@@ -31,7 +30,9 @@ from aotpack.manifest import Kernel
 from aotpack.sources import Sources
 from aotpack.targets import Device, Target
 from aotpack.toolchain import Toolchain, local_toolchain
-from aotpack.tracing import LINE_INFO, Traced, Tracer, clean_environment
+from aotpack.tracing import LINE_INFO, Traced, Tracer, clean_environment, follow_parent
+from aotpack.tracing.trials import Trial
+from aotpack.tuning import Result
 
 _T = TypeVar("_T")
 
@@ -75,8 +76,7 @@ def _start(spec: WorkerSpec, cache: str) -> None:
     """Set a fresh process up; what can fail is left to the first task, which can say so."""
     global _spec  # noqa: PLW0603  # one process, one target
     _spec = spec
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: never outlive the parent
+    follow_parent()
     clean_environment(cache)
 
 
@@ -95,6 +95,15 @@ def _describe() -> Description:
 
 def _trace(deployment: Deployment) -> tuple[Traced, ...]:
     return _tracer().trace(deployment)
+
+
+def _trials(deployment: Deployment) -> tuple[Trial, ...]:
+    return _tracer().trials(deployment)
+
+
+def _keep(results: Sequence[Result]) -> list[Kept]:
+    keeper = Keeper()
+    return [keeper.keep(result) for result in results]
 
 
 def _compile(key: CompileKey) -> Outcome:
@@ -136,7 +145,7 @@ class Pool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _end(self._executor, abruptly=error is not None)
+        end_workers(self._executor, abruptly=error is not None)
         self._cache.cleanup()
 
     def describe(self) -> Description:
@@ -157,6 +166,15 @@ class Pool:
         for future in futures:
             yield self._result(future)
 
+    def trials(self, deployments: Sequence[Deployment]) -> Iterator[tuple[Trial, ...]]:
+        """What is to be measured for each deployment, in the order given.
+
+        Raises:
+            EngineError, TracingError, ToolchainError: as ``Tracer``.
+        """
+        for future in [self._executor.submit(_trials, deployment) for deployment in deployments]:
+            yield self._result(future)
+
     @staticmethod
     def _result(future: Future[_T]) -> _T:
         try:
@@ -165,6 +183,10 @@ class Pool:
             raise TracingError(
                 "a worker died before it could say why; it may have run out of memory: try fewer --jobs"
             ) from None
+
+    def keep(self, results: Sequence[Result]) -> list[Kept]:
+        """What Triton would keep of each result."""
+        return self._result(self._executor.submit(_keep, results))
 
     def helper_sources(self, launches: Sequence[Launch]) -> tuple[HelperSource, ...]:
         """The C text of each helper that launching these kernels needs.
@@ -227,10 +249,11 @@ class Pool:
         except BrokenProcessPool:
             return CompileFailed(key=key, reason="the compiler's process died on this key (a crash, or out of memory)")
         finally:
-            _end(executor, abruptly=False)
+            end_workers(executor, abruptly=False)
 
 
-def _end(executor: Executor, *, abruptly: bool) -> None:
+def end_workers(executor: Executor, *, abruptly: bool) -> None:
+    """End an executor and its processes: when they have done what they are at, or at once."""
     if abruptly and isinstance(executor, ProcessPoolExecutor):
         for process in list((executor._processes or {}).values()):  # noqa: SLF001  # no public way before 3.14
             process.kill()

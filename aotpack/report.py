@@ -31,6 +31,7 @@ from aotpack.shipping import Pulled, Pushed
 from aotpack.sign import Signed
 from aotpack.signingkeys import PublicKey
 from aotpack.tritoncache import directory_name
+from aotpack.tune import Tuned
 from aotpack.verify import Checked, Healed
 from aotpack.wheel import Wheel
 
@@ -114,6 +115,25 @@ def show_built(built: Built, words: Words) -> None:
     click.echo(str(built.bundle.path))
 
 
+def show_tuned(tuned: Tuned, words: Words) -> None:
+    """What was measured: the files as data, the rest as words."""
+    for failure in tuned.failures:
+        tuning = failure.trial.tuning
+        finding = Finding(code="U101", subject=f"{tuning.kernel} {tuning.key}", detail=failure.reason)
+        click.echo(f"Failed: {finding}", err=True)
+    for result in tuned.results:
+        times = next(
+            time for one, time in zip(result.tuning.configurations, result.times, strict=True) if one == result.fastest
+        )
+        kernel = result.tuning.kernel.rpartition(":")[2]
+        words.say(f"{kernel} {result.tuning.key}: {result.fastest}, {1000 * (times or (0.0,))[0]:.1f} us")
+    known = f", {tuned.known} known before" if tuned.known else ""
+    failed = f", {len(tuned.failures)} failed" if tuned.failures else ""
+    words.say(f"{_count(len(tuned.results), 'result')} for {tuned.device}{known}{failed}")
+    for path in tuned.files:
+        click.echo(str(path))
+
+
 def show_keys(enumeration: Enumeration, words: Words, *, as_json: bool) -> None:
     """The keys of an enumeration, each with an input that reaches it."""
     show_findings(enumeration.findings())
@@ -164,6 +184,7 @@ def show_bundle(bundle: Bundle, *, as_json: bool) -> None:
         ),
         ("size", f"{bundle.size:,} bytes, {per_key:,} a key"),
         ("helpers", _helpers(manifest)),
+        *(("results", text) for text in _results(manifest)),
         ("families", ", ".join(f"{name} {count}" for name, count in _per_family(manifest).items())),
         ("deployments", str(len(manifest.deployments))),
         *(("", _deployment(deployment)) for deployment in manifest.deployments),
@@ -185,6 +206,13 @@ def _helpers(manifest: Manifest) -> str:
         for suffix in counts
     }
     return ", ".join(f"{count} for {suffix} (glibc {needs[suffix]})" for suffix, count in counts.items()) or "none"
+
+
+def _results(manifest: Manifest) -> list[str]:
+    """What was measured of autotuned kernels, a line for each device."""
+    counts = Counter(kept.result.device for kept in manifest.results)
+    alone = dict.fromkeys(manifest.devices, ", and only for it its fastest configurations")
+    return [f"{count} for {device}{alone.get(device, '')}" for device, count in sorted(counts.items())]
 
 
 def _per_family(manifest: Manifest) -> dict[str, int]:
@@ -317,7 +345,7 @@ def show_signed(signed: Signed) -> None:
 def show_installed(installed: Installed) -> None:
     """What an install refused, and what it did in one line."""
     receipt, fit = installed.receipt, installed.fit
-    show_findings([*fit.accepted, *installed.refused, *installed.helpers.notes])
+    show_findings([*fit.accepted, *installed.refused, *installed.helpers.notes, *installed.chosen.findings])
     if fit.shifted:
         click.echo(
             f"{_count(len(fit.shifted), 'kernel')} stand in other lines here, and got keys of their own", err=True

@@ -31,6 +31,9 @@ from aotpack.signatures import IN_STORE, Signatures
 SHARED_OBJECT = "so"
 """The kind of a native helper; those of kernels are ``manifest.ARTIFACT_KINDS``."""
 
+TUNED = "autotune.json"
+"""The kind of what was measured of an autotuned kernel."""
+
 _BLOBS = "blobs"
 
 
@@ -59,7 +62,7 @@ class Store:
 
         Args:
             artifact: of the manifest's.
-            kind: ``cubin``, ``json``, or ``so``.
+            kind: ``cubin``, ``json``, ``so``, or ``autotune.json``.
         """
         return self.directory / blob_path(artifact.digest, kind)
 
@@ -120,6 +123,8 @@ def kinds_of(manifest: Manifest) -> dict[str, set[str]]:
             found.setdefault(artifact.digest, set()).add(kind)
     for helper in manifest.helpers:
         found.setdefault(helper.artifact.digest, set()).add(SHARED_OBJECT)
+    for kept in manifest.results:
+        found.setdefault(kept.artifact.digest, set()).add(TUNED)
     return found
 
 

@@ -3,7 +3,7 @@
  * Every function succeeds. Loads and launches are counted in the file that FAKE_LIBCUDA_LOG names, a line each:
  *   load MACHINE OSABI FLAGS     the fields of the ELF header that tell what the code is for
  *   launch X Y Z THREADS         the grid, and the threads of a block
- * FAKE_LIBCUDA_ARCH is the compute capability that the one device has, without its point.
+ * FAKE_LIBCUDA_ARCH is the compute capability that the one device has, without its point, and FAKE_LIBCUDA_NAME its name.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,6 +33,11 @@ int cuInit(unsigned flags) { return OK; }
 int cuDriverGetVersion(int *version) { return *version = 13000, OK; }
 int cuDeviceGetCount(int *count) { return *count = 1, OK; }
 int cuDeviceGet(int *device, int ordinal) { return *device = ordinal, OK; }
+int cuDeviceGetName(char *name, int length, int device) {
+  const char *given = getenv("FAKE_LIBCUDA_NAME");
+  snprintf(name, length, "%s", given ? given : "Fake GPU");
+  return OK;
+}
 int cuCtxGetCurrent(void **context) { return *context = &a_context, OK; }
 int cuCtxSetCurrent(void *context) { return OK; }
 int cuCtxGetDevice(int *device) { return *device = 0, OK; }

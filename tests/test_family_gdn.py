@@ -19,6 +19,7 @@ from aotpack.models import load_model
 from aotpack.pool import Pool, WorkerSpec
 from aotpack.targets import Target
 from aotpack.tracing import Tracer, clean_environment
+from aotpack.tracing.trials import TensorValue
 from tests.conftest import SM90, needs_compiler
 from tests.recorded import comparable, recorded_keys
 from tests.traced import keys_of, recorded_deployment, tracing
@@ -40,6 +41,8 @@ CHUNKS = {
     "chunk_fwd_kernel_o": 24,
 }
 """One key for each configuration of each autotuner, on compute capability 9.0 and later."""
+
+PARAMETERS = {kernel.name.partition(":")[2]: kernel.parameters for kernel in gdn.FAMILY.kernels}
 
 Enumerate = Callable[..., list[CompileKey]]
 
@@ -389,3 +392,35 @@ def test_no_step_up_to_the_limits_dispatches_to_another_key(
         swept = executor.submit(swept_keys, engine, SM90, deployment, drive).result()
     assert swept
     assert swept <= {key.digest for key in enumerate_keys(model, tp=8, **limits)}
+
+
+@pytest.mark.parametrize("model", ["qwen3.5-0.8b", "qwen3-next-80b-a3b"])
+def test_trials_are_what_a_server_tunes_and_hold_the_indices_of_a_real_batch(engine: Engine, model: str) -> None:
+    deployment = Deployment(model=load_model(model))
+    with tracing(engine, "gdn") as pool:
+        (trials,) = pool.trials([deployment])
+        (traced,) = pool.trace([deployment])
+    decisions = [decision for part in traced for decision in part.decisions]
+    assert {trial.tuning for trial in trials} == {decision.tuning for decision in decisions}
+    assert {trial.tuning.kernel.partition(":")[2]: len(trial.tuning.configurations) for trial in trials} == CHUNKS
+    assert all(len(keys) == 1 for decision in decisions for keys in decision.keys)
+    chunks = [(sequence, chunk) for sequence in range(4) for chunk in range(32)]
+    batch = {
+        "cu_seqlens": (0, 2048, 4096, 6144, 8192),
+        "chunk_indices": tuple(number for pair in chunks for number in pair),
+        "chunk_offsets": (0, 32, 64, 96, 128),
+    }
+    for trial in trials:
+        function = trial.tuning.kernel.partition(":")[2]
+        names = dict(zip(PARAMETERS[function], trial.positional, strict=False)) | dict(trial.named)
+        tensors = {name: value for name, value in names.items() if isinstance(value, TensorValue)}
+        held = {name: value.numbers for name, value in tensors.items() if value.numbers is not None}
+        assert held
+        assert held.items() <= batch.items()
+        assert names["T"] == 8192
+
+
+def test_a_deployment_whose_prefill_is_not_tritons_tunes_nothing(engine: Engine) -> None:
+    deployment = Deployment(model=load_model("qwen3.5-0.8b"), gdn_prefill="flashinfer")
+    with tracing(engine, "gdn") as pool:
+        assert next(pool.trials([deployment])) == ()

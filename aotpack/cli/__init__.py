@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from aotpack import __version__
-from aotpack.cli import build, bundles, doctor, install, registry, trust
+from aotpack.cli import build, bundles, doctor, install, registry, trust, tune
 from aotpack.errors import AotpackError
 
 EXIT_CODES = """\b
@@ -63,6 +63,7 @@ for command in (
     build.build,
     build.keys,
     build.coverage,
+    tune.tune,
     bundles.inspect,
     bundles.diff,
     bundles.wheel,

@@ -30,7 +30,28 @@ from aotpack.targets import Target
     help="Pythons to build native helpers for, a comma list such as 3.11,3.12, or none. Default: the one that runs "
     "this, where a C compiler and its headers are found.",
 )
-def build(archs: Sequence[tuple[Target, ...]], output: Path, minors: tuple[str, ...] | None, **options: Any) -> None:
+@click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="NAME",
+    help="Serve on this GPU alone, named as its driver does ('NVIDIA H200'); repeatable. Of autotuned kernels only the "
+    "fastest configurations are packed then, where they were measured. Default: all configurations.",
+)
+@click.option(
+    "--tuning",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="DIR",
+    help="A directory of results that aotpack tune has written. Default: those that come with aotpack.",
+)
+def build(
+    archs: Sequence[tuple[Target, ...]],
+    output: Path,
+    minors: tuple[str, ...] | None,
+    devices: tuple[str, ...],
+    tuning: Path | None,
+    **options: Any,
+) -> None:
     """Compile every kernel that the deployments can meet, and pack them.
 
     No GPU is needed, and no engine needs to be installed. What is not said by an option covers every mode: eager
@@ -40,6 +61,9 @@ def build(archs: Sequence[tuple[Target, ...]], output: Path, minors: tuple[str, 
     Triton compiles small native helpers in C where it launches kernels. Those are built here for each Python asked
     for, so that whoever serves needs no C compiler. Kernels serve every Python; helpers just theirs.
 
+    What is known to be the fastest configuration of an autotuned kernel on a GPU rides along, so that nothing is
+    measured there. With --device the slower ones are left out.
+
     \b
     Examples:
       aotpack build --arch sm90
@@ -47,6 +71,7 @@ def build(archs: Sequence[tuple[Target, ...]], output: Path, minors: tuple[str, 
       aotpack build --arch sm90,sm100 --model qwen3.5-27b --tp 1,2,4,8 -o bundles/
       aotpack build --arch 9.0 --model ./my-model --kv-cache-dtype fp8 --num-speculative-tokens 2
       aotpack build --arch sm90 --deployments fleet.toml
+      aotpack build --arch sm90 --device 'NVIDIA H200'
     """
     from aotpack.build import build_bundle
     from aotpack.helpers import choose_interpreters
@@ -59,7 +84,15 @@ def build(archs: Sequence[tuple[Target, ...]], output: Path, minors: tuple[str, 
         show_findings(findings)
         selection = select(archs, options, words)
         jobs = options["jobs"] or default_jobs()
-        built = build_bundle(selection, output=output, jobs=jobs, tick=words.tick, interpreters=interpreters)
+        built = build_bundle(
+            selection,
+            output=output,
+            jobs=jobs,
+            tick=words.tick,
+            interpreters=interpreters,
+            tuning=tuning,
+            devices=devices,
+        )
     show_built(built, words)
     sys.exit(1 if built.failures else 0)
 

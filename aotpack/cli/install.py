@@ -44,6 +44,14 @@ from aotpack.targets import Target
     help="Where the driver's libcuda.so.1 will be, as ldconfig -p names it; several directories joined by colons; "
     "repeatable for several machines. Default: TRITON_LIBCUDA_PATH, else where it is here, else the usual places.",
 )
+@click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="NAME",
+    help="The GPU that will serve, named as its driver does ('NVIDIA H200'), for results of autotuned kernels. "
+    "Default: this machine's GPU, else the only one that the bundle has results for.",
+)
 @trusting
 @signature_option
 def install(
@@ -56,6 +64,7 @@ def install(
     required: bool,  # noqa: FBT001  # a click flag
     trusted: tuple[Path, ...],
     signature: Path | None,
+    devices: tuple[str, ...],
 ) -> None:
     """Lay the kernels of BUNDLE into the Triton cache.
 
@@ -94,6 +103,7 @@ def install(
         libcuda=libcuda,
         demands=demands,
         signature=signature,
+        devices=devices,
     )
     show_installed(installed)
     sys.exit(1 if installed.refused else 0)

@@ -102,6 +102,8 @@ class Family:
         drive: calls the engine's wrappers for one deployment, with inputs that reach every class of key.
         optional: modules like ``modules`` that some releases lack.
         undriven: releases that ``drive`` is known not to fit, and why.
+        tune: calls the wrappers of autotuned kernels with inputs of the size that a server meets under load; None
+            where no kernel is autotuned.
     """
 
     name: str
@@ -112,6 +114,7 @@ class Family:
     drive: Callable[[Trace, Deployment], None]
     optional: tuple[str, ...] = ()
     undriven: Mapping[str, str] = field(default_factory=dict)
+    tune: Callable[[Trace, Deployment], None] | None = None
 
 
 def gaps(families: Iterable[Family], engine: Engine) -> list[Finding]:

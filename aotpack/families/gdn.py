@@ -68,6 +68,10 @@ _NAME = "layer"
 _PAGES = 3
 _TABLE = "table"
 _CLASSES = (1, 2, 16)
+_STEP = 8192
+"""Tokens of a step under load: vLLM's default for a server on a large GPU (engine/arg_utils.py)."""
+_SHARERS = 4
+"""Requests whose prefills share such a step."""
 _MANY = 65
 """Too many requests for the packed decode kernel's tile for few, which is for 64 value heads in all."""
 
@@ -164,6 +168,26 @@ def _drive(trace: Trace, deployment: Deployment) -> None:
             for batch in chain(batches, _more_batches(deployment)) if indices == _TABLE else batches:
                 if batch.fits(deployment):
                     _step(trace, deployment, layer, indices=indices, builder=builder, batch=batch)
+
+
+def _tune(trace: Trace, deployment: Deployment) -> None:
+    """Prefill as under load: a step of a server's usual size, shared by a few requests.
+
+    A server tunes at its first prefill, which is one of 64 tokens that its warm-up makes, and keeps what it found
+    for all: the tuning keys hold no number of tokens.
+    """
+    import torch
+
+    _, prefill = trace.module(_LAYER)._resolve_gdn_prefill_backend(_config(deployment, deployment.gdn_prefill))  # noqa: SLF001
+    if prefill == "flashinfer":
+        return
+    layer = _layer(trace, deployment, prefill)
+    tokens = min(deployment.max_num_batched_tokens, _STEP)
+    requests = min(deployment.max_num_seqs, _SHARERS)
+    batch = _Batch(prefills=(min(tokens // requests, deployment.model_len),) * requests)
+    with torch.inference_mode():
+        indices, builder = next(_builders(trace, deployment, layer))
+        _step(trace, deployment, layer, indices=indices, builder=builder, batch=batch)
 
 
 def _warm_up(trace: Trace, deployment: Deployment, layer: Any) -> None:
@@ -564,6 +588,7 @@ FAMILY = Family(
     ),
     serves=_serves,
     drive=_drive,
+    tune=_tune,
     optional=(
         f"{_FLA}.fused_gdn_decode_post_conv_mtp",
         _JIT_WARM_UP,

@@ -27,10 +27,12 @@ from aotpack.keys import CompileKey, LaunchOptions
 from aotpack.manifest import Manifest, read_manifest
 from aotpack.memorykeys import jit_function, look_up, memory_key
 from aotpack.receipts import manifest_path
+from aotpack.runtime.results import settle
 from aotpack.runtime.trouble import LOG, switched_on, tolerated, warn
 from aotpack.targets import Target
 from aotpack.toolchain import KeyMaker, attrs_of, constexprs_of, signature_of
 from aotpack.tritoncache import directory_name
+from aotpack.tuning import Tuning
 
 SECONDS = 10.0
 """How long a preload may take; what is not ready by then is loaded by its first launch, as without it."""
@@ -55,6 +57,7 @@ class Preloaded:
         unrecorded: the bundle does not say how they are launched.
         late: there was no time left.
         failed: they lie in the cache and could not be loaded.
+        tuned: decisions of autotuners that are taken, out of what was measured on this device.
         seconds: how long it took.
     """
 
@@ -65,6 +68,7 @@ class Preloaded:
     unrecorded: int = 0
     late: int = 0
     failed: int = 0
+    tuned: int = 0
     seconds: float = 0.0
 
     def __str__(self) -> str:
@@ -78,7 +82,11 @@ class Preloaded:
         ]
         every = self.ready + self.present + sum(count for count, _ in left_out)
         said = ", ".join(f"{count} {why}" for count, why in left_out if count) or "none"
-        return f"{self.ready + self.present} of {every} keys are preloaded after {self.seconds:.2f} s; left out: {said}"
+        tuned = f", {self.tuned} autotuned" if self.tuned else ""
+        return (
+            f"{self.ready + self.present} of {every} keys are preloaded{tuned} after {self.seconds:.2f} s; "
+            f"left out: {said}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +119,7 @@ class Preloader:
         """
         self._manifests = manifests
         self._waiting: dict[CompileKey, tuple[str, frozenset[LaunchOptions]]] | None = None
+        self._unsettled: list[Tuning] = []
 
     def run(self, *, device: int | None = None, seconds: float | None = None, threads: int = THREADS) -> Preloaded:
         """Make ready what can be, and tell of it in one line of the log.
@@ -138,7 +147,9 @@ class Preloader:
     def _run(self, device: int | None, seconds: float, threads: int) -> tuple[Preloaded, list[Exception]]:
         started = time.monotonic()
         if self._waiting is None:
-            self._waiting = _launches(effective_manifests() if self._manifests is None else self._manifests)
+            manifests = list(effective_manifests() if self._manifests is None else self._manifests)
+            self._waiting = _launches(manifests)
+            self._unsettled = list({kept.result.tuning: None for one in manifests for kept in one.results})
             self._manifests = ()
         if not self._waiting:
             return Preloaded(), []
@@ -150,13 +161,25 @@ class Preloader:
         _use(active, device)
         try:
             outcomes: list[Outcome] = []
+            tuned = self._settle(active.get_current_target(), outcomes)
             jobs = list(self._jobs(active.get_current_target(), device, outcomes))
             outcomes += _load(jobs, active, device, started + seconds, threads)
         finally:
             _use(active, before)
         errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
         counts = Counter("failed" if isinstance(outcome, Exception) else outcome for outcome in outcomes)
-        return Preloaded(**counts, seconds=time.monotonic() - started), errors
+        return Preloaded(**counts, tuned=tuned, seconds=time.monotonic() - started), errors
+
+    def _settle(self, found: Any, outcomes: list[Outcome]) -> int:
+        """Have autotuners take what was measured; how many decisions that are."""
+        target = Target(found.backend, found.arch, found.warp_size)
+        try:
+            ours = [tuning for tuning in self._unsettled if tuning.target == target]
+            taken, self._unsettled = settle(ours, imported_value) if ours else (0, [])
+        except Exception as error:  # noqa: BLE001  # kernels are made ready all the same
+            outcomes.append(error)
+            return 0
+        return taken
 
     def _jobs(self, found: Any, device: int, outcomes: list[Outcome]) -> Iterator[_Job]:
         """What is to be made ready; of the other keys, ``outcomes`` gets why not."""
@@ -260,10 +283,15 @@ def _launches(manifests: Iterable[Manifest]) -> dict[CompileKey, tuple[str, froz
     return found
 
 
+def imported_value(kernel: str) -> Any:
+    """What the module of a kernel, ``module:qualname``, has under its name; None unless it is imported."""
+    module, _, qualname = kernel.partition(":")
+    return look_up(sys.modules.get(module), qualname)
+
+
 def imported_function(kernel: str) -> Any:
     """The ``JITFunction`` of a kernel, ``module:qualname``, under what wraps it; None unless its module is imported."""
-    module, _, qualname = kernel.partition(":")
-    return jit_function(look_up(sys.modules.get(module), qualname))
+    return jit_function(imported_value(kernel))
 
 
 def _compiles_always() -> bool:

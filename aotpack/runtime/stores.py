@@ -24,14 +24,14 @@ from aotpack.elf import release
 from aotpack.engines import Engine, find_engine, installed_engine
 from aotpack.errors import AotpackError, BundleError, CacheError
 from aotpack.fitting import Fit, fit_manifest
-from aotpack.gpus import read_archs
+from aotpack.gpus import current_gpu, read_archs
 from aotpack.helpers import local_glibc
 from aotpack.receipts import HELPERS, Receipt, read_receipt, receipt_paths
 from aotpack.runtime.candidates import Candidates
 from aotpack.runtime.lock import Lock
 from aotpack.runtime.trouble import LOG, tolerated, warn
 from aotpack.runtime.trust import Demanded, refuse_writers
-from aotpack.store import SHARED_OBJECT, Store, is_store, open_store, unpack_store
+from aotpack.store import SHARED_OBJECT, TUNED, Store, is_store, open_store, unpack_store
 from aotpack.targets import Target
 from aotpack.tritoncache import GROUP_PREFIX, directory_name, group_root, stem_of
 
@@ -153,6 +153,7 @@ class StorePlace:
         self.targets = targets
         self._fit: Fit | None = None
         self._entries: dict[str, dict[str, File]] | None = None
+        self._results: dict[str, dict[str, dict[str, File]]] = {}
 
     def __str__(self) -> str:
         """For the log."""
@@ -178,6 +179,10 @@ class StorePlace:
                 entries = self._entries
                 if entries is None:
                     entries = self._entries = self._place()
+        results = self._results.get(directory)
+        if results is not None:
+            # Which device it is for is known where a thread launches on it, and Triton's key does not say.
+            return results.get(current_gpu() or "", {})
         return entries.get(directory, {})
 
     def _place(self) -> dict[str, dict[str, File]]:
@@ -191,6 +196,12 @@ class StorePlace:
             more = f" (and {len(fit.refused) - 1} more)" if len(fit.refused) > 1 else ""
             warn(f"{name}: some kernels are compiled: {finding}{more}")
         self._fit = fit
+        for result in fit.results:
+            for cache_key in result.cache_keys:
+                artifact = result.kept.artifact
+                file = File(path=self.store.path(artifact, TUNED), digest=artifact.digest)
+                devices = self._results.setdefault(directory_name(cache_key), {})
+                devices[result.kept.result.device] = {result.kept.name: file}
         return {
             directory_name(cache_key): {
                 f"{placement.entry.name}.{kind}": File(path=self.store.path(artifact, kind), digest=artifact.digest)

@@ -5,12 +5,14 @@ launches. It belongs in a worker process (see ``aotpack.pool``). The wrapper sta
 grids, strides, constexprs and options; no rule of it is written down again here.
 """
 
+import ctypes
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from types import ModuleType
 from typing import Any
@@ -27,8 +29,10 @@ from aotpack.sources import EngineSources, Function, Sources
 from aotpack.targets import DEVICES, Device, Target
 from aotpack.tracing import vllm
 from aotpack.tracing.device import pretend
-from aotpack.tracing.recorder import Quantities, Recorder
+from aotpack.tracing.recorder import Decision, Quantities, Recorder
 from aotpack.tracing.stubs import STAND_IN, Stubs
+from aotpack.tracing.trials import Trial
+from aotpack.tuning import Tuning
 
 LINE_INFO = "TRITON_DISABLE_LINE_INFO"
 
@@ -52,6 +56,12 @@ def clean_environment(cache: str) -> None:
     os.environ |= {LINE_INFO: "1", **dict.fromkeys(private, cache)}
 
 
+def follow_parent() -> None:
+    """Leave Ctrl-C to the process that started this one, and never outlive it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
     """What one family's driving of one deployment reached.
@@ -60,12 +70,14 @@ class Traced:
         family: the family's name.
         keys: each key with the first input that reached it.
         launches: the options of launches that ask for them, see ``aotpack.memorykeys``.
+        decisions: the decisions of autotuners, and the keys of their configurations.
         unknowns: values that the family asked for and were not given.
     """
 
     family: str
     keys: tuple[tuple[CompileKey, Quantities], ...]
     launches: tuple[tuple[CompileKey, LaunchOptions], ...]
+    decisions: tuple[Decision, ...]
     unknowns: tuple[Unknown, ...]
 
 
@@ -145,16 +157,39 @@ class Tracer:
         """
         return tuple(self._drive(family, deployment) for family in self._families.values() if family.serves(deployment))
 
-    def _drive(self, family: Family, deployment: Deployment) -> Traced:
+    def trials(self, deployment: Deployment) -> tuple[Trial, ...]:
+        """A launch for each decision of the autotuners that a deployment meets, of realistic size.
+
+        Raises:
+            TracingError: as ``trace``, or what a kernel is handed cannot be launched in another process.
+        """
+        trials: dict[Tuning, Trial] = {}
+        for family in self._families.values():
+            if family.tune is not None and family.serves(deployment):
+                with self._recorder.capturing() as captured:
+                    self._call(family, family.tune, deployment)
+                trials |= {
+                    tuning: replace(trial, input=f"{deployment}: {trial.input}") for tuning, trial in captured.items()
+                }
+        self._recorder.take()
+        self._recorder.take_decisions()
+        return tuple(trials.values())
+
+    def _call(self, family: Family, drive: Callable[[Any, Deployment], None], deployment: Deployment) -> str:
+        """Have a family drive the wrappers; returns what that was, for messages."""
         where = f"family {family.name}, {deployment}, {self._engine}"
         self._settings = dict(deployment.settings)
         self._unknowns.clear()
         try:
-            family.drive(self, deployment)
+            drive(self, deployment)
         except TracingError as error:
             raise TracingError(f"{where}: {error}; the family must declare that module, or the stubs answer") from None
         except Exception as error:
             raise TracingError(f"{where}: the wrappers could not be driven: {type(error).__name__}: {error}") from error
+        return where
+
+    def _drive(self, family: Family, deployment: Deployment) -> Traced:
+        where = self._call(family, family.drive, deployment)
         unpacked = self._unpacked(family)
         recorded = [item for item in self._recorder.take() if item.key.kernel not in unpacked]
         named = {kernel.name for kernel in family.kernels if self._engine.version not in kernel.absent}
@@ -165,6 +200,7 @@ class Tracer:
             family=family.name,
             keys=tuple((item.key, item.reached) for item in recorded),
             launches=tuple((item.key, launch) for item in recorded for launch in item.launches),
+            decisions=tuple(self._recorder.take_decisions()),
             unknowns=tuple(
                 Unknown(family=family.name, name=name, fixed_by=fixed_by) for name, fixed_by in self._unknowns.items()
             ),

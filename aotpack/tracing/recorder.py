@@ -1,19 +1,23 @@
 """The recorder: stands in for Triton's launch, and notes the compile key that each launch would have asked for.
 
-``JITFunction.run`` and ``Autotuner.run`` are replaced, so everything before them is real: the engine's wrappers,
-``triton.heuristics``, ``kernel.warmup`` (which calls ``run``). The key is computed by Triton's own binder and
-``_pack_args``, since the rules move between releases.
+``JITFunction.run`` is replaced, and of ``Autotuner.run`` the part that decides, so everything before them is real: the
+engine's wrappers, ``triton.heuristics``, ``kernel.warmup`` (which calls ``run``). The key is computed by Triton's own
+binder and ``_pack_args``, and the tuning key by its own autotuner, since the rules move between releases.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from aotpack.autotuner import configuration_of
 from aotpack.errors import TracingError
 from aotpack.keys import CompileKey, Constant, DType, LaunchOptions, Type, are_launch_options, options_to_key
-from aotpack.memorykeys import launch_options, with_knobs
+from aotpack.memorykeys import jit_function, launch_options, with_knobs
 from aotpack.targets import Target
+from aotpack.tracing.trials import Grid, Trial, capture
+from aotpack.tuning import Tuning
 
 Quantities = tuple[tuple[str, int | str | bool], ...]
 
@@ -33,6 +37,23 @@ class Recorded:
     launches: tuple[LaunchOptions, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A decision of an autotuner, and what is compiled for it.
+
+    Attributes:
+        tuning: the decision.
+        keys: what launches ask for where a configuration is the fastest, for each of the tuning's in their order.
+    """
+
+    tuning: Tuning
+    keys: tuple[frozenset[CompileKey], ...]
+
+
+class _Decided(Exception):  # noqa: N818  # no error: it leaves Triton's autotuner where that would launch
+    """The configurations are known."""
+
+
 class Recorder:
     """Notes keys while a family drives; one for a process."""
 
@@ -42,7 +63,10 @@ class Recorder:
         self._recorded: dict[CompileKey, Quantities] = {}
         self._launches: dict[CompileKey, dict[LaunchOptions, None]] = {}
         # The binder's answer decides the key, so an answer seen before needs no second look.
-        self._seen: set[tuple[int, str, str]] = set()
+        self._seen: dict[tuple[int, str, str], CompileKey] = {}
+        self._met: list[tuple[CompileKey, Callable[[], Grid]]] = []
+        self._decisions: dict[Tuning, tuple[frozenset[CompileKey], ...]] = {}
+        self._captured: dict[Tuning, Trial] | None = None
 
     def install(self) -> None:
         """Replace Triton's launch in this process."""
@@ -50,14 +74,17 @@ class Recorder:
         from triton.runtime.jit import JITFunction
 
         def run(function: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-            del grid, warmup
-            self._launch(function, args, kwargs)
+            del warmup
+            self._launch(function, args, kwargs, grid)
+
+        decide = Autotuner.run
 
         def tune(tuner: Any, *args: Any, **kwargs: Any) -> None:
-            # Which configuration wins is known on a device alone, so each is a key.
-            tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
-            for config in tuner.prune_configs(kwargs):
-                tuner.fn.run(*args, **{**kwargs, **config.all_kwargs()})
+            tuner.cache.clear()
+            tuner.cache_results = True
+            tuner.check_disk_cache = partial(self._tune, tuner, args, kwargs)
+            with suppress(_Decided):
+                decide(tuner, *args, **kwargs)
 
         JITFunction.run = run
         Autotuner.run = tune
@@ -82,7 +109,73 @@ class Recorder:
         self._seen.clear()
         return taken
 
-    def _launch(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def take_decisions(self) -> list[Decision]:
+        """What autotuners decided since the last time, in the order met."""
+        taken = [Decision(tuning=tuning, keys=keys) for tuning, keys in self._decisions.items()]
+        self._decisions.clear()
+        return taken
+
+    @contextmanager
+    def capturing(self) -> Iterator[Mapping[Tuning, Trial]]:
+        """Keep the first launch that asks for each decision in the block."""
+        self._captured = {}
+        try:
+            yield self._captured
+        finally:
+            self._captured = None
+
+    def _tune(
+        self,
+        tuner: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tuning_key: tuple[Any, ...],
+        configs: list[Any],
+        _bench: Any,
+    ) -> None:
+        """Stands in for ``Autotuner.check_disk_cache``. Which configuration wins is known on a device alone."""
+        met = []
+        for config in configs:
+            self._met.clear()
+            tuner.fn.run(*args, **{**kwargs, **config.all_kwargs()})
+            met.append(list(self._met))
+        tuning = self._tuning(tuner, tuning_key, configs)
+        if tuning is not None:
+            before = self._decisions.get(tuning, (frozenset(),) * len(met))
+            keys = (frozenset(key for key, _ in launched) for launched in met)
+            self._decisions[tuning] = tuple(one | other for one, other in zip(before, keys, strict=True))
+            if self._captured is not None and tuning not in self._captured:
+                grids = tuple(grid() for launched in met for _, grid in launched[:1])
+                self._captured[tuning] = self._capture(tuning, args, kwargs, grids)
+        raise _Decided
+
+    def _tuning(self, tuner: Any, tuning_key: tuple[Any, ...], configs: list[Any]) -> Tuning | None:
+        """The decision as a value; None where Triton does not keep it, or it cannot be spelled."""
+        configurations = [configuration_of(config) for config in configs]
+        plain = all(value is None or isinstance(value, bool | int | float | str) for value in tuning_key)
+        if not tuning_key or not plain or None in configurations:
+            return None
+        return Tuning(
+            kernel=kernel_name(jit_function(tuner)),
+            target=self._target,
+            key=tuning_key,
+            configurations=tuple(one for one in configurations if one is not None),
+        )
+
+    def _capture(self, tuning: Tuning, args: tuple[Any, ...], kwargs: dict[str, Any], grids: tuple[Grid, ...]) -> Trial:
+        return Trial(
+            tuning=tuning,
+            positional=tuple(capture(value, tuning.kernel) for value in args),
+            named=tuple(
+                (name, capture(value, tuning.kernel))
+                for name, value in kwargs.items()
+                if name not in ("grid", "warmup")
+            ),
+            grids=grids,
+            input=", ".join(f"{name}={value}" for name, value in self._input),
+        )
+
+    def _launch(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], grid: Any) -> None:
         from triton.runtime.jit import compute_cache_key
 
         given = tuple(kwargs)
@@ -91,10 +184,12 @@ class Recorder:
         bound, specialization, options = binder(*args, **kwargs)
         seen = (id(function), repr(specialization), repr(options))
         if seen in self._seen:
+            self._met.append((self._seen[seen], partial(_evaluate, grid, bound)))
             return
-        self._seen.add(seen)
         packed, signature, constexprs, attrs = function._pack_args(backend, kwargs, bound, specialization, options)  # noqa: SLF001
         key = compile_key_of(function, self._target, signature, constexprs, attrs, vars(packed))
+        self._seen[seen] = key
+        self._met.append((key, partial(_evaluate, grid, bound)))
         self._recorded.setdefault(key, self._input)
         if are_launch_options(options):
             found = compute_cache_key({}, specialization, options)
@@ -131,6 +226,12 @@ def compile_key_of(
         ),
         options=options_to_key(options),
     )
+
+
+def _evaluate(grid: Any, bound: Mapping[str, Any]) -> Grid:
+    """The grid of a launch, as ``JITFunction.run`` evaluates it."""
+    sizes = grid(bound) if callable(grid) else grid
+    return tuple(int(size) for size in sizes)
 
 
 def kernel_name(function: Any) -> str:

@@ -12,7 +12,9 @@ from aotpack.documents import parse_document
 from aotpack.errors import AotpackError, UsageError
 from aotpack.keys import CompileKey, DType, read_constant, spell_constant
 from aotpack.manifest import read_manifest
+from aotpack.results import ResultFile, read_text
 from aotpack.targets import Target, parse_arch
+from aotpack.tuning import Configuration, Measured, Result, Tuning
 
 names = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True)
 targets = st.builds(Target, st.just("cuda"), st.integers(10, 999), st.sampled_from([32, 64]))
@@ -76,3 +78,42 @@ documents = st.recursive(
 def test_no_bytes_make_the_manifest_reader_fail_otherwise_than_by_saying_so(data: bytes) -> None:
     with suppress(AotpackError):
         read_manifest(data)
+
+
+finite = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**40), 2**40), st.floats(allow_nan=False, allow_infinity=False), st.text()
+)
+configurations = st.builds(
+    Configuration,
+    arguments=st.lists(st.tuples(names, finite), max_size=3).map(tuple),
+    num_warps=st.integers(1, 64),
+    num_stages=st.integers(0, 64),
+    num_ctas=st.integers(1, 16),
+    maxnreg=st.one_of(st.none(), st.integers(1, 255)),
+)
+moments = st.floats(0, 1e6).map(lambda value: round(value, 6))
+words = st.text(min_size=1)
+
+
+@st.composite
+def results(draw: st.DrawFn) -> Result:
+    tuning = Tuning(
+        kernel="{}.{}:{}".format(*draw(st.tuples(names, names, names))),
+        target=draw(targets),
+        key=tuple(draw(st.lists(finite, min_size=1, max_size=6))),
+        configurations=tuple(draw(st.lists(configurations, min_size=2, max_size=5, unique=True))),
+    )
+    timed = st.one_of(st.none(), st.tuples(moments, moments, moments))
+    rest = [draw(timed) for _ in tuning.configurations[1:]]
+    told = draw(st.tuples(words, words, words, words, words))
+    measured = Measured(date="2026-11-30", aotpack=told[0], triton=told[1], torch=told[2], cuda=told[3], input=told[4])
+    times = (draw(st.tuples(moments, moments, moments)), *rest)
+    return Result(tuning=tuning, device=draw(words), times=times, measured=measured)
+
+
+@given(results())
+def test_a_result_reads_back_from_a_manifest_and_from_its_file(result: Result) -> None:
+    assert Result.from_json(parse_document(canonical_json(result.to_json()))) == result
+    text = ResultFile(engine="vllm", engine_version="0.33.0", results=(result,)).to_text()
+    assert read_text(text).results == (result,)
+    assert read_text(text).to_text() == text
