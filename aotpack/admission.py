@@ -115,6 +115,7 @@ def _tied(receipt: Receipt, manifest: Manifest) -> Iterator[InstalledFile]:
     cubins = {(name, cubin) for name, cubin, _ in listed}
     helpers = {(helper.file, helper.artifact.digest) for helper in manifest.helpers}
     helpers |= {(f"{hex_of(helper.source)}/{helper.file}", helper.artifact.digest) for helper in manifest.helpers}
+    results = {(kept.name, kept.artifact.digest) for kept in manifest.results}
     for directory, files in receipt.entries.items():
         by_name = {file.name: file for file in files}
         for stem in [stem_of(name) for name in by_name if name.startswith(GROUP_PREFIX)]:
@@ -129,7 +130,7 @@ def _tied(receipt: Receipt, manifest: Manifest) -> Iterator[InstalledFile]:
             yield from (cubin, metadata, group)
         for file in by_name.values():
             name = file.path.removeprefix(f"{HELPERS}/") if directory.startswith(OURS) else file.name
-            if (name, file.digest) not in helpers and directory not in (MANIFESTS, SIGNATURES):
+            if (name, file.digest) not in helpers | results and directory not in (MANIFESTS, SIGNATURES):
                 raise _untied(receipt, file)
             yield file
 

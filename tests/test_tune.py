@@ -7,16 +7,17 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aotpack import admission
 from aotpack.bundle import open_bundle
 from aotpack.devices import choose_devices
 from aotpack.engines import Engine
-from aotpack.errors import UsageError
+from aotpack.errors import AlteredError, UsageError
 from aotpack.install import install_bundle, uninstall
 from aotpack.results import read_results
 from aotpack.selftest import check_store
@@ -235,6 +236,14 @@ def test_a_result_is_verified_healed_and_taken_out_as_any_other_file(every: Path
     assert install_bundle(open_bundle(every), tmp_path).receipt == installed.receipt
     assert uninstall(installed.receipt).findings == ()
     assert tree(tmp_path) == {}
+
+
+def test_a_signed_bundle_vouches_for_the_results_that_were_installed(every: Path, tmp_path: Path) -> None:
+    bundle = open_bundle(every)
+    receipt = install_bundle(bundle, tmp_path).receipt
+    assert {*admission._tied(receipt, bundle.manifest)} == {*receipt.files}
+    with pytest.raises(AlteredError, match=r"lists .*\.autotune\.json, which is not in the manifest that was signed"):
+        list(admission._tied(receipt, replace(bundle.manifest, results=())))
 
 
 def test_a_wheel_carries_results_and_knows_them(every: Path, tmp_path: Path) -> None:
