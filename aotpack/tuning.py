@@ -139,7 +139,7 @@ class Tuning:
         """
         node.only("kernel", "target", "key", "configurations")
         tuning = cls(
-            kernel=node.field("kernel").text(),
+            kernel=node.field("kernel").line(),
             target=read_target(node.field("target")),
             key=tuple(read_scalar(value) for value in node.field("key").items()),
             configurations=tuple(Configuration.from_json(one) for one in node.field("configurations").items()),
@@ -192,7 +192,7 @@ class Measured:
         node.only(*cls.__slots__)
         if re.fullmatch(r"\d{4}-\d{2}-\d{2}", node.field("date").text(), re.ASCII) is None:
             raise node.field("date").error("a date such as 2026-11-30")
-        return cls(**{name: node.field(name).text() for name in cls.__slots__})
+        return cls(**{name: node.field(name).line() for name in cls.__slots__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +244,7 @@ class Result:
         check_times(node.field("times"), tuning.configurations, times)
         return cls(
             tuning=tuning,
-            device=node.field("device").text(),
+            device=node.field("device").line(),
             times=times,
             measured=Measured.from_json(node.field("measured")),
         )

@@ -64,7 +64,8 @@ class Recorder:
         self._launches: dict[CompileKey, dict[LaunchOptions, None]] = {}
         # The binder's answer decides the key, so an answer seen before needs no second look.
         self._seen: dict[tuple[int, str, str], CompileKey] = {}
-        self._met: list[tuple[CompileKey, Callable[[], Grid]]] = []
+        # What an autotuner's configurations launch, while one decides: a grid holds the launch's tensors.
+        self._met: list[tuple[CompileKey, Callable[[], Grid]]] | None = None
         self._decisions: dict[Tuning, tuple[frozenset[CompileKey], ...]] = {}
         self._captured: dict[Tuning, Trial] | None = None
 
@@ -134,11 +135,7 @@ class Recorder:
         _bench: Any,
     ) -> None:
         """Stands in for ``Autotuner.check_disk_cache``. Which configuration wins is known on a device alone."""
-        met = []
-        for config in configs:
-            self._met.clear()
-            tuner.fn.run(*args, **{**kwargs, **config.all_kwargs()})
-            met.append(list(self._met))
+        met = [self._launched(tuner.fn, args, {**kwargs, **config.all_kwargs()}) for config in configs]
         tuning = self._tuning(tuner, tuning_key, configs)
         if tuning is not None:
             before = self._decisions.get(tuning, (frozenset(),) * len(met))
@@ -148,6 +145,21 @@ class Recorder:
                 grids = tuple(grid() for launched in met for _, grid in launched[:1])
                 self._captured[tuning] = self._capture(tuning, args, kwargs, grids)
         raise _Decided
+
+    def _launched(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[tuple[CompileKey, Callable[[], Grid]]]:
+        """The keys that a configuration asks for, each with its grid."""
+        self._met = []
+        try:
+            function.run(*args, **kwargs)
+            return self._met
+        finally:
+            self._met = None
+
+    def _meet(self, key: CompileKey, grid: Callable[[], Grid]) -> None:
+        if self._met is not None:
+            self._met.append((key, grid))
 
     def _tuning(self, tuner: Any, tuning_key: tuple[Any, ...], configs: list[Any]) -> Tuning | None:
         """The decision as a value; None where Triton does not keep it, or it cannot be spelled."""
@@ -184,12 +196,12 @@ class Recorder:
         bound, specialization, options = binder(*args, **kwargs)
         seen = (id(function), repr(specialization), repr(options))
         if seen in self._seen:
-            self._met.append((self._seen[seen], partial(_evaluate, grid, bound)))
+            self._meet(self._seen[seen], partial(_evaluate, grid, bound))
             return
         packed, signature, constexprs, attrs = function._pack_args(backend, kwargs, bound, specialization, options)  # noqa: SLF001
         key = compile_key_of(function, self._target, signature, constexprs, attrs, vars(packed))
         self._seen[seen] = key
-        self._met.append((key, partial(_evaluate, grid, bound)))
+        self._meet(key, partial(_evaluate, grid, bound))
         self._recorded.setdefault(key, self._input)
         if are_launch_options(options):
             found = compute_cache_key({}, specialization, options)
