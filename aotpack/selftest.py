@@ -31,9 +31,8 @@ def check_store(store: Path) -> tuple[str, list[str]]:
     helpers = [helper for helper in manifest["helpers"] if helper["suffix"] == carries["helpers"]]
     listed = [named for entry in entries for named in entry["artifacts"].items()]
     listed += [("so", helper["artifact"]) for helper in helpers]
-    results = manifest.get("tuning", {}).get("results", [])
-    ours = [result for result in results if result["result"]["tuning"]["target"] in carries["targets"]]
-    listed += [("autotune.json", result["artifact"]) for result in ours]
+    results = [one for one in manifest["results"] if one["result"]["tuning"]["target"] in carries["targets"]]
+    listed += [("autotune.json", result["artifact"]) for result in results]
     expected = {f"{artifact['digest'].partition(':')[2]}.{kind}": artifact["digest"] for kind, artifact in listed}
     found = {path.name for path in (store / "blobs").iterdir()}
     wrong = [f"blobs/{name}: missing" for name in sorted(expected.keys() - found)]
