@@ -17,7 +17,7 @@ from typing import Any
 from aotpack.bundle import open_bundle
 from aotpack.digests import canonical_json
 from aotpack.keys import CompileKey, spell_launch_options
-from aotpack.manifest import Artifact, Entry, Helper, Manifest
+from aotpack.manifest import Artifact, Entry, Helper, KeptResult, Manifest
 from aotpack.store import is_store, open_store
 
 ABSENT = "none"
@@ -89,7 +89,8 @@ class Diff:
     Attributes:
         a: the first.
         b: the second.
-        changes: values of the whole that differ: engine, toolchain, targets, families, deployments, kernels, helpers.
+        changes: values of the whole that differ: engine, toolchain, targets, families, deployments, kernels, helpers,
+            results.
         only_a: keys that the first alone has, by kernel.
         only_b: keys that the second alone has, by kernel.
         entries: entries that differ, by kernel.
@@ -223,6 +224,7 @@ def _changes(a: Manifest, b: Manifest) -> Iterator[Change]:
         "libdevice": lambda manifest: manifest.toolchain.libdevice,
         "targets": lambda manifest: _listed(target.short for target in manifest.targets),
         "families": lambda manifest: _listed(manifest.families),
+        "devices": lambda manifest: _listed(manifest.devices),
         "built by": lambda manifest: f"aotpack {manifest.built_by}",
     }
     for subject, value in plain.items():
@@ -237,6 +239,7 @@ def _changes(a: Manifest, b: Manifest) -> Iterator[Change]:
         },
         "source of ": _sources,
         "helper ": lambda manifest: {_helper(helper): _describe(helper) for helper in manifest.helpers},
+        "result ": lambda manifest: {_result(kept): _measured(kept) for kept in manifest.results},
         "missing ": lambda manifest: {
             f"{item.key.describe()} {item.key.digest}": item.reason for item in manifest.missing
         },
@@ -271,6 +274,15 @@ def _helper(helper: Helper) -> str:
 
 def _describe(helper: Helper) -> str:
     return f"{_artifact(helper.artifact)}, {helper.machine}, glibc {helper.glibc}"
+
+
+def _result(kept: KeptResult) -> str:
+    tuning = kept.result.tuning
+    return f"{tuning.kernel} {canonical_json(list(tuning.key))} {tuning.target.short} on {kept.result.device}"
+
+
+def _measured(kept: KeptResult) -> str:
+    return f"{kept.result.fastest}, {_artifact(kept.artifact)}"
 
 
 def _families(a: Manifest, b: Manifest) -> Iterator[FamilySize]:

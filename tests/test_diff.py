@@ -9,12 +9,14 @@ import pytest
 
 from aotpack.bundle import Bundle, write_bundle
 from aotpack.diff import Change, Diff, Side, compare, open_side
-from aotpack.digests import digest_bytes
+from aotpack.digests import canonical_json, digest_bytes
 from aotpack.errors import BundleError
-from aotpack.manifest import Artifact, Entry, Manifest
+from aotpack.manifest import Artifact, Entry, KeptResult, Manifest
+from aotpack.results import read_results
 from aotpack.store import open_store, unpack_store
 from aotpack.targets import Target
 from aotpack.wheel import write_wheels
+from tests.conftest import ROOT
 from tests.test_cli import one_error, run
 
 
@@ -41,6 +43,12 @@ def artifact(content: bytes) -> Artifact:
     return Artifact(digest=digest_bytes(content), size=len(content))
 
 
+def measured() -> KeptResult:
+    """The first of the results that were measured on a GPU."""
+    result = min(read_results(ROOT / "artifacts" / "tuning", "vllm", "0.33.0"), key=lambda result: result.order)
+    return KeptResult(result=result, name="kernel.autotune.json", artifact=artifact(b"{}"))
+
+
 def test_a_bundle_does_not_differ_from_itself_nor_from_its_store(few: Bundle, tmp_path: Path) -> None:
     unpack_store(few, tmp_path / "store")
     for path in (few.path, tmp_path / "store"):
@@ -48,6 +56,16 @@ def test_a_bundle_does_not_differ_from_itself_nor_from_its_store(few: Bundle, tm
         assert diff.same
         assert (diff.changes, diff.only_a, diff.only_b, diff.entries) == ((), (), (), ())
         assert sum(row.keys[0] for row in diff.families) == len(few.manifest.entries)
+
+
+def test_results_and_the_devices_that_a_bundle_is_for_are_told(few: Bundle) -> None:
+    kept = measured()
+    more = replace(few.manifest, results=(kept,), devices=(kept.result.device,))
+    tuning = kept.result.tuning
+    devices, result = compare(side(few.manifest), side(more)).changes
+    assert devices == Change(subject="devices", a="none", b="NVIDIA H200")
+    assert result.subject == f"result {tuning.kernel} {canonical_json(list(tuning.key))} sm90 on NVIDIA H200"
+    assert (result.a, result.b.startswith(f"{kept.result.fastest}, sha256:")) == ("none", True)
 
 
 CHANGES: dict[str, tuple[Callable[[Manifest], Manifest], list[str]]] = {
