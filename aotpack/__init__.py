@@ -15,19 +15,21 @@ Each module holds one noun, and imports go down this list only, which ``lint-imp
 - what is done: ``tune`` on a machine with a GPU, ``build``, ``install``, ``sign``, ``wheel``, ``shipping`` (push and
   pull), and ``runtime`` in the process that serves; ``registry`` and ``layout`` are where images are kept, ``image`` is
   a bundle as one; ``admission`` says which bundles satisfy what is demanded of signatures, ``fitting`` which entries
-  serve on a machine and under which keys, ``devices`` which product's results, ``pool`` runs the workers;
+  serve on a machine and under which keys, ``devices`` which product's results; ``pool`` runs the workers,
+  ``cluster`` those of a Dask cluster, and ``kept`` asks them only for what ``compilecache`` has not, by the
+  ``fingerprint`` of what it follows from;
 - bundles and caches: ``store`` (a bundle unpacked, to be served in place), ``bundle``, ``artifacts`` (held against
   the manifest), ``helpers`` (Triton's C modules), ``leftovers`` (entries that Triton made), ``tritoncache``,
   ``landing``, ``receipts``, ``listener``, ``record``;
-- keys, on the worker's side: ``measuring``, ``compiler``, ``tracing``, ``families``, ``engines``, ``deployments``,
-  ``models``;
+- keys, on the worker's side: ``measuring``, ``compiler``, ``stages`` (of Triton's pipeline), ``tracing``,
+  ``families``, ``engines``, ``deployments``, ``models``;
 - what a bundle says: ``manifest``, ``archive``, ``sourcekeys``, ``sources``, ``autotuner`` (the file in which Triton's
   keeps what it measured), ``memorykeys``, ``toolchain``, ``results`` (as text), ``tuning``, ``keys``, ``targets``;
 - who is trusted: ``policy`` (what a machine demands), ``signatures``, ``signingkeys``, ``writers`` (who may change what
   lies at a path);
 - the ground: ``canonical`` (large documents), ``references`` and ``credentials`` of registries, ``documents``,
-  ``atomic``, ``elf``, ``frames`` (of zstd), ``gpus``, ``interpreters``, ``mounts``, ``selftest`` (of a wheel),
-  ``digests``, ``findings``, ``errors``.
+  ``atomic``, ``elf``, ``frames`` (of zstd), ``gpus``, ``interpreters``, ``limits`` (of a container), ``mounts``,
+  ``selftest`` (of a wheel), ``digests``, ``findings``, ``errors``.
 
 torch is imported in worker processes alone; Triton there, by what asks it for its keys (``toolchain``, ``sourcekeys``,
 ``autotuner``, ``helpers``), and in the process that serves (``listener``, ``runtime``), each time when called and never

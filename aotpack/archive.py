@@ -8,7 +8,7 @@ is.
 """
 
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -47,7 +47,8 @@ def _member(name: str, data: bytes) -> bytes:
     return _header(name, len(data)) + data + _padding(len(data))
 
 
-def _compress(data: bytes) -> bytes:
+def compress(data: bytes) -> bytes:
+    """One frame of an archive."""
     parameters = zstandard.ZstdCompressionParameters.from_level(
         _LEVEL,
         source_size=len(data),
@@ -60,17 +61,24 @@ def _compress(data: bytes) -> bytes:
     return zstandard.ZstdCompressor(compression_params=parameters).compress(data)
 
 
-def write_archive(manifest: bytes, frames: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+def write_archive(
+    manifest: bytes, frames: Iterable[Iterable[bytes]], compress: Callable[[bytes], bytes] = compress
+) -> Iterator[bytes]:
     """The bytes of an archive: the manifest, then the blobs of each frame in the order given.
 
     The same input gives the same bytes on every machine that has the same libzstd.
+
+    Args:
+        manifest: the first member.
+        frames: the blobs.
+        compress: gives what this module's ``compress`` does.
     """
-    yield _compress(_member(MANIFEST, manifest))
+    yield compress(_member(MANIFEST, manifest))
     for frame in frames:
         data = b"".join(_member(BLOBS + hex_of(digest_bytes(blob)), blob) for blob in frame)
         if data:
-            yield _compress(data)
-    yield _compress(_END)
+            yield compress(data)
+    yield compress(_END)
 
 
 class ArchiveReader:

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aotpack import __version__
+from aotpack.archive import compress
 from aotpack.autotuner import Kept
 from aotpack.bundle import Bundle, bundle_name, write_bundle
+from aotpack.compilecache import CompileCache
 from aotpack.compiler import Compiled, CompileFailed, Outcome
 from aotpack.deployments import Deployment, Service, canonical_deployments
 from aotpack.digests import digest_bytes
@@ -19,8 +21,10 @@ from aotpack.engines import Engine
 from aotpack.errors import EngineError, ModelError, OutputError
 from aotpack.families import gaps, load_families
 from aotpack.findings import Finding
+from aotpack.fingerprint import basis_of
 from aotpack.helpers import BuiltHelper, Launch
 from aotpack.interpreters import Interpreter
+from aotpack.kept import KeptPool, kept_frames
 from aotpack.keys import CompileKey, LaunchOptions
 from aotpack.manifest import (
     Artifact,
@@ -33,7 +37,7 @@ from aotpack.manifest import (
     Unknown,
     launches_in_order,
 )
-from aotpack.pool import Pool, WorkerSpec
+from aotpack.pool import Pool, Recruit, WorkerSpec
 from aotpack.results import lacking, read_results, results_for, shipped_results
 from aotpack.sources import Sources
 from aotpack.targets import Target
@@ -126,21 +130,25 @@ class Selection:
     services: tuple[Service, ...]
 
 
-def enumerate_keys(selection: Selection, *, jobs: int, tick: Ticker = silent) -> Enumeration:
+def enumerate_keys(
+    selection: Selection, *, jobs: int, tick: Ticker = silent, cache: CompileCache | None = None
+) -> Enumeration:
     """Every key of a selection, without compiling.
 
     Args:
         selection: what to enumerate.
         jobs: worker processes for each target.
         tick: told of progress.
+        cache: what earlier ones found out, where it is still so, and where this one keeps it.
 
     Raises:
         ModelError: none of the families serves any of the deployments.
         EngineError, TracingError, ToolchainError: as ``aotpack.tracing.Tracer``.
     """
     parts = []
+    pools = _Pools(selection, jobs, cache)
     for target in sorted(set(selection.targets)):
-        with Pool(_spec(selection, target), jobs) as pool:
+        with pools.pool(target) as pool:
             parts.append(_enumerate(pool, selection, target, tick))
     return _merge(parts)
 
@@ -154,6 +162,8 @@ def build_bundle(
     interpreters: Sequence[Interpreter] = (),
     tuning: Path | None = None,
     devices: Sequence[str] = (),
+    cache: CompileCache | None = None,
+    recruit: Recruit | None = None,
 ) -> Built:
     """Compile every key of a selection and pack the result.
 
@@ -166,6 +176,9 @@ def build_bundle(
         tuning: a directory of results of autotuned kernels; None means those that come with aotpack.
         devices: what serves, as the driver spells it: configurations that lose on each of them are left out. None
             means every product of the targets.
+        cache: what earlier builds found out, where it is still so, and where this one keeps it. The bundle is the
+            same to the byte with and without.
+        recruit: gives the workers that compile for a target; None means worker processes of this machine.
 
     Raises:
         UsageError: there are no results for one of the devices.
@@ -185,8 +198,9 @@ def build_bundle(
     kept: list[Kept] = []
     outcomes: list[Outcome] = []
     helpers: dict[str, list[BuiltHelper]] = {}
+    pools = _Pools(selection, jobs, cache)
     for target in sorted(set(selection.targets)):
-        with Pool(_spec(selection, target), jobs) as pool:
+        with pools.pool(target, recruit) as pool:
             _add_helpers(helpers, pool, interpreters, (), tick)  # where a compiler fails, before the long work
             part = _enumerate(pool, selection, target, tick)
             parts.append(part)
@@ -210,12 +224,15 @@ def build_bundle(
     blobs |= {one.helper.artifact.digest: one.content for one in built}
     path = output / bundle_name(manifest) if output.is_dir() else output
     try:
-        bundle = write_bundle(path, manifest, blobs)
+        bundle = write_bundle(path, manifest, blobs, kept_frames(cache) if cache else compress)
     except OSError as error:
         raise OutputError(
             f"{path}: cannot be written: {error.strerror}; nothing is left there; free space or use another --output"
         ) from None
     findings = [*enumeration.findings(), *lacking(enumeration.decisions, used, devices, enumeration.toolchain.triton)]
+    if cache:
+        cache.prune()
+        findings += cache.findings()
     return Built(bundle=bundle, failures=failures, findings=tuple(findings))
 
 
@@ -248,8 +265,21 @@ def _add_helpers(
         tick("building native helpers", done, total)
 
 
-def _spec(selection: Selection, target: Target) -> WorkerSpec:
-    return WorkerSpec(engine=selection.engine, target=target, families=tuple(sorted(selection.families)))
+class _Pools:
+    """The pool for each target of a selection."""
+
+    def __init__(self, selection: Selection, jobs: int, cache: CompileCache | None) -> None:
+        self._selection = selection
+        self._jobs = jobs
+        self._cache = cache
+        self._basis = basis_of(selection.engine, selection.families) if cache else None
+
+    def pool(self, target: Target, recruit: Recruit | None = None) -> Pool:
+        families = tuple(sorted(self._selection.families))
+        spec = WorkerSpec(engine=self._selection.engine, target=target, families=families)
+        if self._cache is None or self._basis is None:
+            return Pool(spec, self._jobs, recruit)
+        return KeptPool(spec, self._jobs, self._cache, self._basis, recruit)
 
 
 def _enumerate(pool: Pool, selection: Selection, target: Target, tick: Ticker) -> Enumeration:

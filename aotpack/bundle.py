@@ -1,10 +1,10 @@
 """Bundles: a manifest and its artifacts in one archive, written whole and read with every digest checked."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from aotpack.archive import MAX_MANIFEST, ArchiveReader, write_archive
+from aotpack.archive import MAX_MANIFEST, ArchiveReader, compress, write_archive
 from aotpack.atomic import write_atomically
 from aotpack.digests import digest_bytes
 from aotpack.errors import BundleError, DocumentError, OutputError, UnsupportedFormatError
@@ -49,13 +49,16 @@ def bundle_name(manifest: Manifest) -> str:
     return f"aotpack-{manifest.engine}-{version}-triton-{manifest.toolchain.triton}-{archs}{SUFFIX}"
 
 
-def write_bundle(path: Path, manifest: Manifest, blobs: Mapping[str, bytes]) -> Bundle:
+def write_bundle(
+    path: Path, manifest: Manifest, blobs: Mapping[str, bytes], compress: Callable[[bytes], bytes] = compress
+) -> Bundle:
     """Write a bundle to ``path``; it appears there whole or not at all.
 
     Args:
         path: where it goes; the directory must exist.
         manifest: its index.
         blobs: the content of every artifact that the manifest lists, by digest.
+        compress: gives what ``aotpack.archive.compress`` does.
 
     Raises:
         OutputError: its manifest would be larger than readers take.
@@ -69,7 +72,7 @@ def write_bundle(path: Path, manifest: Manifest, blobs: Mapping[str, bytes]) -> 
         )
     frames = [[blobs[artifact.digest] for artifact in frame] for frame in manifest.frames()]
     # Compressed before the file is opened: a build that is killed meanwhile leaves nothing at all.
-    write_atomically(path, list(write_archive(data, frames)))
+    write_atomically(path, list(write_archive(data, frames, compress)))
     return Bundle(path=path, manifest=manifest, digest=digest_bytes(data), size=path.stat().st_size)
 
 

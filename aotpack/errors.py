@@ -56,6 +56,10 @@ class ToolchainError(AotpackError):
     """Triton is not installed here, or cannot say what it hashes into its cache keys."""
 
 
+class ClusterError(AotpackError):
+    """A cluster cannot be reached, or has no worker that may compile."""
+
+
 class CompileError(AotpackError):
     """Triton refused to compile a key, or a worker died on it; the rest of a build goes on."""
 

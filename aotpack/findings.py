@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from aotpack.errors import printable
 
 CODES = {
+    "C101": "file of the compile cache that is damaged",
+    "C102": "compile cache that cannot be used",
+    "C103": "worker of a cluster that was refused",
     "E101": "engine release that aotpack has not been tested with",
     "E102": "Triton release other than the one this engine release runs with",
     "E103": "kernel that this engine release does not have",

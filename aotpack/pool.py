@@ -1,24 +1,29 @@
-"""The pool: worker processes, each turned into one target once, that trace deployments and compile keys.
+"""The pool: workers, each turned into one target once, that trace deployments and compile keys.
 
-Work goes over a ``concurrent.futures`` executor; results come back in the order asked for tracing and as they are
-done for compiling. A worker that dies (out of memory, a crash in LLVM) takes no other key with it: the keys that
-were under way are tried once more, one at a time, and the one that kills again is reported as failed.
+Work goes over ``concurrent.futures`` executors, which a crew holds: worker processes of this machine, or those of a
+cluster (``aotpack.cluster``). Results come back in the order asked for tracing and as they are done for compiling. A
+worker that dies (out of memory, a crash in LLVM) takes no other key with it: the keys that were under way are tried
+once more, one at a time, and the one that kills again is reported as failed.
+
+Keys that may share work travel together, and what takes longest goes first, so that no worker is left alone with a
+long one at the end.
 """
 
 import os
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing import get_context
+from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from aotpack.autotuner import Keeper, Kept
-from aotpack.compiler import CompileFailed, Outcome, compile_key
+from aotpack.compiler import CompileFailed, Outcome, alike, compile_keys
 from aotpack.deployments import Deployment
 from aotpack.engines import Engine
 from aotpack.errors import TracingError
@@ -26,6 +31,7 @@ from aotpack.families import load_families
 from aotpack.helpers import BuiltHelper, HelperSource, Launch, build_helper, helper_sources
 from aotpack.interpreters import Interpreter
 from aotpack.keys import CompileKey
+from aotpack.limits import cores, memory
 from aotpack.manifest import Kernel
 from aotpack.sources import Sources
 from aotpack.targets import Device, Target
@@ -69,10 +75,30 @@ class Description:
     sources: Sources
 
 
+Batch = tuple[CompileKey, ...]
+"""Keys that one worker compiles together."""
+
+WORKER_BYTES = 1200 << 20
+"""Memory that a worker may hold: half of it when it has loaded torch, Triton and an engine, the rest for LLVM."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a worker did with a batch.
+
+    Attributes:
+        outcomes: of each key.
+        resident: bytes of memory that the worker holds afterwards.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    resident: int
+
+
 _spec: WorkerSpec | None = None
 
 
-def _start(spec: WorkerSpec, cache: str) -> None:
+def start(spec: WorkerSpec, cache: str) -> None:
     """Set a fresh process up; what can fail is left to the first task, which can say so."""
     global _spec  # noqa: PLW0603  # one process, one target
     _spec = spec
@@ -86,7 +112,8 @@ def _tracer() -> Tracer:
     return Tracer(_spec.engine, _spec.target, load_families(_spec.families), _spec.device)
 
 
-def _describe() -> Description:
+def describe() -> Description:
+    """What this process is, which ``WorkerSpec`` made, and can compile."""
     tracer = _tracer()
     kernels, sources = tracer.kernels()
     toolchain = local_toolchain([tracer.target], ignored_environment=[LINE_INFO])
@@ -106,38 +133,119 @@ def _keep(results: Sequence[Result]) -> list[Kept]:
     return [keeper.keep(result) for result in results]
 
 
-def _compile(key: CompileKey) -> Outcome:
-    return compile_key(_tracer(), key)
+def compile_batch(keys: Batch) -> Work:
+    """Compile keys in this process, which ``WorkerSpec`` made; they are of its target."""
+    return Work(outcomes=tuple(compile_keys(_tracer(), keys)), resident=resident_bytes())
+
+
+def resident_bytes() -> int:
+    """Memory that this process holds, without what it shares of files."""
+    _, resident, shared = Path("/proc/self/statm").read_text().split()[:3]
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
 
 
 def default_jobs() -> int:
-    """Worker processes to use: ``AOTPACK_JOBS``, else the cores that this process may run on."""
+    """Worker processes to use: ``AOTPACK_JOBS``, else as many as the cores and the memory that may be used allow."""
     given = os.environ.get("AOTPACK_JOBS", "")
-    return int(given) if given.isdecimal() and int(given) else len(os.sched_getaffinity(0))
+    if given.isdecimal() and int(given):
+        return int(given)
+    room = memory()
+    return max(1, cores() if room is None else min(cores(), room // WORKER_BYTES))
+
+
+class Crew(Protocol):
+    """Where tasks run, each in a process that ``WorkerSpec`` made."""
+
+    @property
+    def slots(self) -> int:
+        """How many tasks run at once."""
+
+    def submit(self, task: Callable[..., _T], *arguments: Any) -> Future[_T]:
+        """Give a task to the next worker that is free."""
+
+    def wait(self, running: Collection[Future[_T]]) -> set[Future[_T]]:
+        """Wait for at least one of them to end.
+
+        Raises:
+            ClusterError: none of them ever will.
+        """
+
+    def result(self, future: Future[_T]) -> _T:
+        """What a task gave.
+
+        Raises:
+            BrokenProcessPool: the process that ran it died.
+        """
+
+    def renew(self) -> None:
+        """Go on with fresh processes; nothing may be running."""
+
+    def close(self, *, abruptly: bool) -> None:
+        """End the processes; abruptly, without waiting for what runs."""
+
+
+Recruit = Callable[[WorkerSpec, Description], Crew]
+"""Gives the workers that compile for a target, which must be as described."""
+
+
+class LocalCrew:
+    """Worker processes of this machine."""
+
+    def __init__(self, spec: WorkerSpec, jobs: int) -> None:
+        self._spec = spec
+        self.slots = jobs
+        self._cache = tempfile.TemporaryDirectory(prefix="aotpack-")
+        self._executor = self._new_executor()
+
+    def _new_executor(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(
+            max_workers=self.slots,
+            mp_context=get_context("spawn"),
+            initializer=start,
+            initargs=(self._spec, self._cache.name),
+        )
+
+    def submit(self, task: Callable[..., _T], *arguments: Any) -> Future[_T]:
+        """Give a task to the next process that is free; it starts with the first one."""
+        return self._executor.submit(task, *arguments)
+
+    def wait(self, running: Collection[Future[_T]]) -> set[Future[_T]]:
+        """Wait for at least one of them to end."""
+        return wait(running, return_when=FIRST_COMPLETED).done
+
+    def result(self, future: Future[_T]) -> _T:
+        """What a task gave.
+
+        Raises:
+            BrokenProcessPool: the process that ran it died.
+        """
+        return future.result()
+
+    def renew(self) -> None:
+        """Go on with fresh processes; nothing may be running."""
+        self._executor.shutdown(wait=True)
+        self._executor = self._new_executor()
+
+    def close(self, *, abruptly: bool) -> None:
+        """End the processes; abruptly, without waiting for what runs."""
+        end_workers(self._executor, abruptly=abruptly)
+        self._cache.cleanup()
 
 
 class Pool:
     """Workers of one target. Use as a context manager; leaving it ends them."""
 
-    def __init__(self, spec: WorkerSpec, jobs: int) -> None:
+    def __init__(self, spec: WorkerSpec, jobs: int, recruit: Recruit | None = None) -> None:
         """Prepare; processes start with the first work.
 
         Args:
             spec: what each worker becomes.
-            jobs: how many there are at most.
+            jobs: how many there are at most on this machine.
+            recruit: gives who compiles; None means the workers of this machine.
         """
-        self._spec = spec
-        self._jobs = jobs
-        self._cache = tempfile.TemporaryDirectory(prefix="aotpack-")
-        self._executor = self._new_executor(jobs)
-
-    def _new_executor(self, jobs: int) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(
-            max_workers=jobs,
-            mp_context=get_context("spawn"),
-            initializer=_start,
-            initargs=(self._spec, self._cache.name),
-        )
+        self.spec = spec
+        self._crew = LocalCrew(spec, jobs)
+        self._recruit = recruit
 
     def __enter__(self) -> "Pool":
         return self
@@ -145,8 +253,7 @@ class Pool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        end_workers(self._executor, abruptly=error is not None)
-        self._cache.cleanup()
+        self._crew.close(abruptly=error is not None)
 
     def describe(self) -> Description:
         """What the workers are, and can compile.
@@ -154,7 +261,7 @@ class Pool:
         Raises:
             EngineError, TracingError, ToolchainError: as ``Tracer``.
         """
-        return self._result(self._executor.submit(_describe))
+        return self._result(self._crew.submit(describe))
 
     def trace(self, deployments: Sequence[Deployment]) -> Iterator[tuple[Traced, ...]]:
         """What each deployment reaches, in the order given.
@@ -162,7 +269,7 @@ class Pool:
         Raises:
             EngineError, TracingError, ToolchainError: as ``Tracer``.
         """
-        futures = [self._executor.submit(_trace, deployment) for deployment in deployments]
+        futures = [self._crew.submit(_trace, deployment) for deployment in deployments]
         for future in futures:
             yield self._result(future)
 
@@ -172,7 +279,7 @@ class Pool:
         Raises:
             EngineError, TracingError, ToolchainError: as ``Tracer``.
         """
-        for future in [self._executor.submit(_trials, deployment) for deployment in deployments]:
+        for future in [self._crew.submit(_trials, deployment) for deployment in deployments]:
             yield self._result(future)
 
     @staticmethod
@@ -186,7 +293,7 @@ class Pool:
 
     def keep(self, results: Sequence[Result]) -> list[Kept]:
         """What Triton would keep of each result."""
-        return self._result(self._executor.submit(_keep, results))
+        return self._result(self._crew.submit(_keep, results))
 
     def helper_sources(self, launches: Sequence[Launch]) -> tuple[HelperSource, ...]:
         """The C text of each helper that launching these kernels needs.
@@ -194,7 +301,7 @@ class Pool:
         Raises:
             ToolchainError: as ``aotpack.helpers.helper_sources``.
         """
-        return self._result(self._executor.submit(helper_sources, launches))
+        return self._result(self._crew.submit(helper_sources, launches))
 
     def build_helpers(
         self, sources: Iterable[HelperSource], interpreters: Sequence[Interpreter]
@@ -205,51 +312,108 @@ class Pool:
             ToolchainError: one of them cannot be compiled.
         """
         asked = [(source, interpreter) for source in sources for interpreter in interpreters]
-        for future in [self._executor.submit(build_helper, *pair) for pair in asked]:
+        for future in [self._crew.submit(build_helper, *pair) for pair in asked]:
             yield self._result(future)
 
     def compile(self, keys: Iterable[CompileKey]) -> Iterator[Outcome]:
-        """The outcome of each key, as they are done."""
-        waiting = deque(keys)
-        suspects: list[CompileKey] = []
-        while waiting:
-            try:
-                yield from self._compile_until_broken(waiting, suspects)
-            except BrokenProcessPool:
-                self._executor = self._new_executor(self._jobs)
-            for key in suspects:
-                yield self._compile_alone(key)
-            suspects.clear()
+        """The outcome of each key, as they are done.
 
-    def _compile_until_broken(self, waiting: deque[CompileKey], suspects: list[CompileKey]) -> Iterator[Outcome]:
-        """Compile from ``waiting``; where a worker dies, leave what was under way in ``suspects`` and raise."""
-        running: dict[Future[Outcome], CompileKey] = {}
-        while waiting or running:
-            while waiting and len(running) < 2 * self._jobs:
-                key = waiting.popleft()
-                try:
-                    running[self._executor.submit(_compile, key)] = key
-                except BrokenProcessPool:
-                    suspects += [key, *running.values()]
-                    raise
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                try:
-                    outcome = future.result()
-                except BrokenProcessPool:
-                    suspects += running.values()
-                    raise
-                del running[future]
-                yield outcome
+        Raises:
+            ClusterError: there are no workers left.
+        """
+        yield from self.compile_by(keys, {})
 
-    def _compile_alone(self, key: CompileKey) -> Outcome:
-        executor = self._new_executor(1)
+    def compile_by(self, keys: Iterable[CompileKey], seconds: Mapping[str, float]) -> Iterator[Outcome]:
+        """The outcome of each key, as they are done.
+
+        Args:
+            keys: what to compile.
+            seconds: what keys of a kernel took before, by kernel, where that is known.
+
+        Raises:
+            ClusterError: there are no workers left.
+        """
+        if self._recruit is None:
+            yield from compile_over(self._crew, batches(keys, seconds))
+            return
+        crew = self._recruit(self.spec, self.describe())
+        ended = False
         try:
-            return executor.submit(_compile, key).result()
-        except BrokenProcessPool:
-            return CompileFailed(key=key, reason="the compiler's process died on this key (a crash, or out of memory)")
+            yield from compile_over(crew, batches(keys, seconds))
+            ended = True
         finally:
-            end_workers(executor, abruptly=False)
+            crew.close(abruptly=not ended)
+
+
+def compile_over(crew: Crew, batches: Iterable[Batch]) -> Iterator[Outcome]:
+    """The outcome of each key, as they are done, over whatever workers there are.
+
+    Raises:
+        ClusterError: there are no workers left.
+    """
+    waiting = deque(batches)
+    while waiting:
+        suspects: list[CompileKey] = []
+        yield from _compile_until_worn(crew, waiting, suspects)
+        if waiting or suspects:
+            crew.renew()
+        for key in suspects:
+            yield from _compile_alone(crew, key)
+
+
+def batches(keys: Iterable[CompileKey], seconds: Mapping[str, float]) -> list[Batch]:
+    """Keys that may share work put together, what takes longest first.
+
+    Where nothing is known of a kernel, it is taken for a long one if its launches are tuned: it has several keys
+    then that are alike, and those are the kernels that engines compute most in.
+    """
+    grouped: dict[Hashable, list[CompileKey]] = {}
+    for key in keys:
+        grouped.setdefault(alike(key), []).append(key)
+    usual = max(seconds.values(), default=1.0)
+    return sorted(
+        (tuple(batch) for batch in grouped.values()),
+        key=lambda batch: len(batch) * seconds.get(batch[0].kernel, usual),
+        reverse=True,
+    )
+
+
+def _compile_until_worn(crew: Crew, waiting: deque[Batch], suspects: list[CompileKey]) -> Iterator[Outcome]:
+    """Compile from ``waiting``, up to where the workers need renewal.
+
+    That is where one dies, which leaves what was under way in ``suspects``, or where one has grown too large: LLVM
+    gives not all of its memory back.
+    """
+    running: dict[Future[Work], Batch] = {}
+    worn = False
+    while running or (waiting and not worn):
+        while waiting and not worn and len(running) < 2 * crew.slots:
+            batch = waiting.popleft()
+            try:
+                running[crew.submit(compile_batch, batch)] = batch
+            except BrokenProcessPool:
+                suspects += batch
+                worn = True
+        for future in crew.wait(running) if running else ():
+            batch = running.pop(future)
+            try:
+                work = crew.result(future)
+            except (BrokenProcessPool, CancelledError):
+                suspects += batch
+                worn = True
+                continue
+            worn |= work.resident > WORKER_BYTES
+            yield from work.outcomes
+
+
+def _compile_alone(crew: Crew, key: CompileKey) -> Iterator[Outcome]:
+    try:
+        future = crew.submit(compile_batch, (key,))
+        crew.wait([future])
+        yield from crew.result(future).outcomes
+    except (BrokenProcessPool, CancelledError):
+        yield CompileFailed(key=key, reason="the compiler's process died on this key (a crash, or out of memory)")
+        crew.renew()
 
 
 def end_workers(executor: Executor, *, abruptly: bool) -> None:

@@ -65,6 +65,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("TRITON_", "AOTPACK_")) and name != "AOTPACK_CACHE_DIR":
             monkeypatch.delenv(name)
+    monkeypatch.setenv("AOTPACK_CACHE_SIZE", "0")  # each build does its own work, unless a test is about that
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,8 @@ def test_the_command_line_loads_no_compiler_and_little_else() -> None:
         "families",
         "build",
         "pool",
+        "cluster",
+        "kept",
         "compiler",
         "listener",
         "misses",
@@ -56,6 +58,10 @@ def test_no_module_imports_torch_or_triton_before_it_is_used(module: str) -> Non
 
 def test_what_speaks_with_registries_is_loaded_where_it_does_alone() -> None:
     assert not loaded_by("import aotpack.report, aotpack.shipping") & {"dxf", "requests", "urllib3"}
+
+
+def test_dask_is_loaded_where_a_cluster_compiles_alone() -> None:
+    assert not loaded_by("import aotpack.build, aotpack.cluster, aotpack.kept") & {"dask", "distributed"}
 
 
 def test_the_package_runs_as_a_module() -> None:

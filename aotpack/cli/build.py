@@ -8,7 +8,17 @@ from typing import Any
 
 import click
 
-from aotpack.cli.options import Minors, archs_option, flatten, json_option, select, selecting, terminated
+from aotpack.cli.options import (
+    Minors,
+    archs_option,
+    compile_cache,
+    executing,
+    flatten,
+    json_option,
+    select,
+    selecting,
+    terminated,
+)
 from aotpack.targets import Target
 
 
@@ -44,12 +54,20 @@ from aotpack.targets import Target
     metavar="DIR",
     help="A directory of results that aotpack tune has written. Default: those that come with aotpack.",
 )
+@click.option(
+    "--executor",
+    default="local",
+    show_default=True,
+    metavar="WHERE",
+    help="Who compiles: local, or dask://HOST:PORT, the workers of a Dask cluster.",
+)
 def build(
     archs: Sequence[tuple[Target, ...]],
     output: Path,
     minors: tuple[str, ...] | None,
     devices: tuple[str, ...],
     tuning: Path | None,
+    executor: str,
     **options: Any,
 ) -> None:
     """Compile every kernel that the deployments can meet, and pack them.
@@ -72,6 +90,7 @@ def build(
       aotpack build --arch 9.0 --model ./my-model --kv-cache-dtype fp8 --num-speculative-tokens 2
       aotpack build --arch sm90 --deployments fleet.toml
       aotpack build --arch sm90 --device 'NVIDIA H200'
+      aotpack build --arch sm90,sm100 --executor dask://scheduler:8786
     """
     from aotpack.build import build_bundle
     from aotpack.helpers import choose_interpreters
@@ -79,19 +98,20 @@ def build(
     from aotpack.report import Words, show_built, show_findings
 
     signal.signal(signal.SIGTERM, terminated)
-    with Words(quiet=options["quiet"]) as words:
+    with Words(quiet=options["quiet"]) as words, executing(executor, words) as recruit:
         interpreters, findings = choose_interpreters(minors)
         show_findings(findings)
         selection = select(archs, options, words)
-        jobs = options["jobs"] or default_jobs()
         built = build_bundle(
             selection,
             output=output,
-            jobs=jobs,
+            jobs=options["jobs"] or default_jobs(),
             tick=words.tick,
             interpreters=interpreters,
             tuning=tuning,
             devices=devices,
+            cache=compile_cache(options),
+            recruit=recruit,
         )
     show_built(built, words)
     sys.exit(1 if built.failures else 0)
@@ -118,7 +138,7 @@ def keys(archs: Sequence[tuple[Target, ...]], as_json: bool, **options: Any) -> 
     with Words(quiet=options["quiet"]) as words:
         selection = select(archs, options, words)
         jobs = min(options["jobs"] or default_jobs(), len(selection.services))
-        enumeration = enumerate_keys(selection, jobs=jobs, tick=words.tick)
+        enumeration = enumerate_keys(selection, jobs=jobs, tick=words.tick, cache=compile_cache(options))
     show_keys(enumeration, words, as_json=as_json)
 
 
@@ -165,6 +185,8 @@ def coverage(
         with Words(quiet=options["quiet"]) as words:
             selection = select(targets, options, words)
             jobs = min(options["jobs"] or default_jobs(), len(selection.services))
-            found = cover_deployments(manifest, enumerate_keys(selection, jobs=jobs, tick=words.tick))
+            found = cover_deployments(
+                manifest, enumerate_keys(selection, jobs=jobs, tick=words.tick, cache=compile_cache(options))
+            )
     show_coverage(found, as_json=as_json)
     sys.exit(0 if found.complete else 1)

@@ -2,7 +2,8 @@
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from types import FrameType
@@ -18,6 +19,9 @@ from aotpack.targets import Target, buildable_archs, parse_archs
 
 if TYPE_CHECKING:
     from aotpack.build import Selection
+    from aotpack.compilecache import CompileCache
+    from aotpack.findings import Finding
+    from aotpack.pool import Recruit
     from aotpack.report import Words
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -222,7 +226,21 @@ _SELECTION = (
         "-j",
         "--jobs",
         type=click.IntRange(min=1),
-        help="Worker processes. Default: AOTPACK_JOBS, else the cores of this machine.",
+        help="Worker processes. Default: AOTPACK_JOBS, else what cores and memory allow, or a container's share.",
+    ),
+    click.option(
+        "--compile-cache/--no-compile-cache",
+        default=True,
+        help="Whether what earlier builds found out is used again, and this one's kept. The result is the same.",
+    ),
+    click.option(
+        "--cache-size",
+        type=Size(),
+        default="4GiB",
+        show_default=True,
+        metavar="SIZE",
+        envvar="AOTPACK_CACHE_SIZE",
+        help="What a build leaves in the compile cache at most. Also: AOTPACK_CACHE_SIZE.",
     ),
     click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and warnings."),
 )
@@ -296,6 +314,33 @@ def select(archs: Sequence[tuple[Target, ...]], options: dict[str, Any], words: 
         families=tuple(family.name for family in families),
         services=services,
     )
+
+
+def compile_cache(options: dict[str, Any]) -> "CompileCache | None":
+    """The user's compile cache, or None where the options say to go without."""
+    from aotpack.compilecache import CompileCache
+    from aotpack.engines import cache_root
+
+    if not options["compile_cache"] or not options["cache_size"]:
+        return None
+    return CompileCache(root=cache_root() / "compiles", limit=options["cache_size"])
+
+
+@contextmanager
+def executing(executor: str, words: "Words") -> "Iterator[Recruit | None]":
+    """Who compiles while the block lasts, as ``--executor`` names them; None means this machine's own processes."""
+    if executor == "local":
+        yield None
+        return
+    from aotpack.cluster import connected
+    from aotpack.report import show_findings
+
+    refused: list[Finding] = []
+    try:
+        with connected(executor, refused, words.say) as recruit:
+            yield recruit
+    finally:
+        show_findings(refused)
 
 
 def flatten(archs: Sequence[tuple[Target, ...]]) -> tuple[Target, ...]:

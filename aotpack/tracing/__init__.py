@@ -36,8 +36,15 @@ from aotpack.tuning import Tuning
 
 LINE_INFO = "TRITON_DISABLE_LINE_INFO"
 
-_KEPT = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_LIBDEVICE_PATH")
+KEPT = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH", "TRITON_LIBDEVICE_PATH")
+"""Variables of Triton's that a worker keeps: they choose the assembler and libdevice."""
+
 _DROPPED_PREFIXES = ("TRITON_", "MLIR_", "LLVM_", "FLA_", "GDN_", "VLLM_", "AMDGCN_", "PTXAS_", "NVPTX_")
+
+
+def dropped(variable: str) -> bool:
+    """Whether a worker goes without a variable of the environment."""
+    return variable.startswith(_DROPPED_PREFIXES) and variable not in KEPT
 
 
 def clean_environment(cache: str) -> None:
@@ -50,10 +57,11 @@ def clean_environment(cache: str) -> None:
         cache: a private directory for what Triton and torch write.
     """
     for name in list(os.environ):
-        if name.startswith(_DROPPED_PREFIXES) and name not in _KEPT:
+        if dropped(name):
             del os.environ[name]
     private = ("TRITON_CACHE_DIR", "TRITON_HOME", "TORCHINDUCTOR_CACHE_DIR")
-    os.environ |= {LINE_INFO: "1", **dict.fromkeys(private, cache)}
+    # Of what a compile leaves, nothing but machine code and metadata is read.
+    os.environ |= {LINE_INFO: "1", "TRITON_STORE_BINARY_ONLY": "1", **dict.fromkeys(private, cache)}
 
 
 def follow_parent() -> None:
