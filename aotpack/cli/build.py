@@ -11,6 +11,7 @@ import click
 from aotpack.cli.options import (
     Minors,
     archs_option,
+    caching,
     compile_cache,
     executing,
     flatten,
@@ -25,6 +26,7 @@ from aotpack.targets import Target
 @click.command()
 @archs_option(required=True)
 @selecting
+@caching
 @click.option(
     "-o",
     "--output",
@@ -120,6 +122,7 @@ def build(
 @click.command()
 @archs_option(required=True)
 @selecting
+@caching
 @json_option
 def keys(archs: Sequence[tuple[Target, ...]], as_json: bool, **options: Any) -> None:  # noqa: FBT001  # a click flag
     """List the compile keys of the deployments, without compiling.
@@ -146,6 +149,7 @@ def keys(archs: Sequence[tuple[Target, ...]], as_json: bool, **options: Any) -> 
 @click.argument("bundle", type=click.Path(path_type=Path))
 @archs_option()
 @selecting
+@caching
 @click.option(
     "--recorded",
     type=click.Path(path_type=Path, dir_okay=False),

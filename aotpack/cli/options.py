@@ -228,6 +228,18 @@ _SELECTION = (
         type=click.IntRange(min=1),
         help="Worker processes. Default: AOTPACK_JOBS, else what cores and memory allow, or a container's share.",
     ),
+    click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and warnings."),
+)
+
+
+def archs_option(
+    text: str = "GPU architecture: sm90, sm_90, 90 or 9.0; a comma list, or repeated.", *, required: bool = False
+) -> Callable[[_F], _F]:
+    """The option that names architectures; ``flatten`` makes one list of what it gives."""
+    return click.option("--arch", "archs", type=Archs(), multiple=True, required=required, metavar="ARCH", help=text)
+
+
+_CACHING = (
     click.option(
         "--compile-cache/--no-compile-cache",
         default=True,
@@ -242,15 +254,14 @@ _SELECTION = (
         envvar="AOTPACK_CACHE_SIZE",
         help="What a build leaves in the compile cache at most. Also: AOTPACK_CACHE_SIZE.",
     ),
-    click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors and warnings."),
 )
 
 
-def archs_option(
-    text: str = "GPU architecture: sm90, sm_90, 90 or 9.0; a comma list, or repeated.", *, required: bool = False
-) -> Callable[[_F], _F]:
-    """The option that names architectures; ``flatten`` makes one list of what it gives."""
-    return click.option("--arch", "archs", type=Archs(), multiple=True, required=required, metavar="ARCH", help=text)
+def caching(command: _F) -> _F:
+    """The options that say what of earlier work is used; ``compile_cache`` makes a cache of them."""
+    for option in reversed(_CACHING):
+        command = option(command)
+    return command
 
 
 def selecting(command: _F) -> _F:
