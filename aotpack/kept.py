@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import zstandard
 
 from aotpack import archive
+from aotpack.autotuner import Kept
 from aotpack.compilecache import CompileCache
 from aotpack.compiler import Compiled, Outcome
 from aotpack.deployments import Deployment
@@ -26,6 +27,7 @@ from aotpack.fingerprint import Basis, source_fingerprint
 from aotpack.keys import CompileKey
 from aotpack.pool import Description, Pool, Recruit, WorkerSpec
 from aotpack.tracing import Traced
+from aotpack.tuning import Result
 
 _T = TypeVar("_T")
 
@@ -89,6 +91,17 @@ class KeptPool(Pool):
                 found = next(traced)
                 self._cache.put(name, pickle.dumps(found))
                 yield found
+
+    def keep(self, results: Sequence[Result]) -> list[Kept]:
+        """What Triton keeps of results; as ``Pool.keep``."""
+        if not results:
+            return []
+        name = digest_json({**self._tracing, "results": repr(tuple(results))})
+        found = self._load(name, list)
+        if found is None:
+            found = super().keep(results)
+            self._cache.put(name, pickle.dumps(found))
+        return found
 
     def _load(self, name: str, kind: type[_T]) -> _T | None:
         content = self._cache.get(name)

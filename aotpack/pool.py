@@ -293,7 +293,7 @@ class Pool:
 
     def keep(self, results: Sequence[Result]) -> list[Kept]:
         """What Triton would keep of each result."""
-        return self._result(self._crew.submit(_keep, results))
+        return self._result(self._crew.submit(_keep, results)) if results else []
 
     def helper_sources(self, launches: Sequence[Launch]) -> tuple[HelperSource, ...]:
         """The C text of each helper that launching these kernels needs.
