@@ -20,7 +20,7 @@ from aotpack.tracing.trials import Trial
 _TICKS = itertools.count(1)
 
 
-def _clock(call: Any, *, warmup: int, rep: int, quantiles: Any) -> list[float]:
+def _clock(call: Any, *, quantiles: Any, warmup: int = 0, rep: int = 0) -> list[float]:
     assert (warmup * 4, quantiles) == (rep, (0.5, 0.2, 0.8))
     call()
     call()
