@@ -88,3 +88,8 @@ class Finding:
     def __str__(self) -> str:
         """``CODE subject: detail; hint`` in one line."""
         return printable(f"{self.code} {self.subject}: {self.detail}" + (f"; {self.hint}" if self.hint else ""))
+
+
+def is_error(finding: Finding) -> bool:
+    """Whether a finding of the doctor is more than a warning: one of its own, or of what would be refused."""
+    return finding.code.startswith(("D1", "I", "S"))

@@ -36,12 +36,12 @@ from typing import Literal
 
 import zstandard
 
-from aotpack import report
 from aotpack.diff import compare, open_side
 from aotpack.digests import digest_bytes, digest_file, hex_of
 from aotpack.engines import Engine, find_engine
 from aotpack.errors import AotpackError
 from aotpack.interpreters import running_minor
+from aotpack.report.bundles import show_diff
 
 ROOT = Path(__file__).resolve().parent.parent
 MOMENT = "1700000000"
@@ -254,7 +254,7 @@ def show(made: Sequence[Made]) -> bool:
     differing = [one for one in made[1:] if one.digests != first.digests]
     for one in differing:
         print(f"\n{first.case.name} (a) and {one.case.name} (b):")
-        report.show_diff(compare(open_side(first.bundle), open_side(one.bundle)), as_json=False)
+        show_diff(compare(open_side(first.bundle), open_side(one.bundle)), as_json=False)
     return not differing
 
 

@@ -171,7 +171,7 @@ def as_unknown_user(environment: dict[str, str], cwd: Path) -> subprocess.Comple
     if os.geteuid():
         pytest.skip("needs root, to become another user")
     script = (
-        "import os, aotpack.doctor, aotpack.report; from aotpack.cli import main; aotpack.doctor.diagnose(); "
+        "import os, aotpack.doctor, aotpack.report.doctor; from aotpack.cli import main; aotpack.doctor.diagnose(); "
         "os.setgroups([]); os.setgid(54321); os.setuid(54321); main(['doctor'])"
     )
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}

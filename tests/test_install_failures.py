@@ -31,7 +31,7 @@ AS_STRANGER = """
 import os, shutil, sys
 from pathlib import Path
 from click.testing import CliRunner
-import aotpack.report, aotpack.verify
+import aotpack.report.install, aotpack.verify
 from aotpack.bundle import open_bundle
 from aotpack.cli import main
 from aotpack.install import install_bundle

@@ -31,7 +31,7 @@ class _Commands(click.Group):
     """The commands, and the one place where an error becomes text and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        from aotpack.report import show_error
+        from aotpack.report.words import show_error
 
         try:
             return super().invoke(ctx)

@@ -97,7 +97,8 @@ def build(
     from aotpack.build import build_bundle
     from aotpack.helpers import choose_interpreters
     from aotpack.pool import default_jobs
-    from aotpack.report import Words, show_built, show_findings
+    from aotpack.report.build import show_built
+    from aotpack.report.words import Words, show_findings
 
     signal.signal(signal.SIGTERM, terminated)
     with Words(quiet=options["quiet"]) as words, executing(executor, words) as recruit:
@@ -136,7 +137,8 @@ def keys(archs: Sequence[tuple[Target, ...]], as_json: bool, **options: Any) -> 
     """
     from aotpack.build import enumerate_keys
     from aotpack.pool import default_jobs
-    from aotpack.report import Words, show_keys
+    from aotpack.report.build import show_keys
+    from aotpack.report.words import Words
 
     with Words(quiet=options["quiet"]) as words:
         selection = select(archs, options, words)
@@ -179,7 +181,8 @@ def coverage(
     from aotpack.coverage import cover_deployments, cover_records
     from aotpack.pool import default_jobs
     from aotpack.record import read_records
-    from aotpack.report import Words, show_coverage
+    from aotpack.report.build import show_coverage
+    from aotpack.report.words import Words
 
     manifest = open_bundle(bundle).manifest
     if recorded is not None:

@@ -24,7 +24,7 @@ def inspect(bundle: Path, as_json: bool) -> None:  # noqa: FBT001  # a click fla
       aotpack inspect --json bundle.tar.zst | jq .manifest.toolchain
     """
     from aotpack.bundle import open_bundle
-    from aotpack.report import show_bundle
+    from aotpack.report.bundles import show_bundle
 
     show_bundle(open_bundle(bundle), as_json=as_json)
 
@@ -47,7 +47,7 @@ def diff(ctx: click.Context, a: Path, b: Path, as_json: bool) -> None:  # noqa: 
       aotpack diff --json yesterday.tar.zst today.tar.zst | jq .only_b
     """
     from aotpack.diff import compare, open_side
-    from aotpack.report import show_diff
+    from aotpack.report.bundles import show_diff
 
     found = compare(open_side(a), open_side(b))
     show_diff(found, as_json=as_json)
@@ -102,7 +102,8 @@ def wheel(
       aotpack wheel bundle.tar.zst --arch sm90 --python none -o dist/ --max-size 100MB
     """
     from aotpack.bundle import open_bundle
-    from aotpack.report import Words, show_wheels
+    from aotpack.report.bundles import show_wheels
+    from aotpack.report.words import Words
     from aotpack.wheel import write_wheels
 
     signal.signal(signal.SIGTERM, terminated)

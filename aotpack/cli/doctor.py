@@ -27,7 +27,7 @@ def doctor(bundle: Path | None, cache_dir: Path | None, as_json: bool) -> None: 
     """
     from aotpack.bundle import open_bundle
     from aotpack.doctor import diagnose
-    from aotpack.report import show_diagnosis
+    from aotpack.report.doctor import show_diagnosis
 
     diagnosis = diagnose(open_bundle(bundle) if bundle else None, cache_dir)
     show_diagnosis(diagnosis, as_json=as_json)
@@ -76,7 +76,7 @@ def explain_miss(
     """
     from aotpack.bundle import open_bundle
     from aotpack.misses import explain_misses
-    from aotpack.report import show_misses
+    from aotpack.report.doctor import show_misses
     from aotpack.tritoncache import effective_directory
 
     misses = explain_misses(open_bundle(bundle), records, entries, effective_directory(cache_dir))

@@ -87,7 +87,8 @@ def install(
     from aotpack.engines import find_engine, installed_engine
     from aotpack.install import install_bundle
     from aotpack.policy import demands_here
-    from aotpack.report import Words, show_installed
+    from aotpack.report.install import show_installed
+    from aotpack.report.words import Words
     from aotpack.tritoncache import effective_directory
 
     signal.signal(signal.SIGTERM, terminated)
@@ -125,7 +126,7 @@ def uninstall(bundle: str, cache_dir: Path | None) -> None:
     """
     from aotpack.install import uninstall as remove
     from aotpack.receipts import find_receipt
-    from aotpack.report import show_removed
+    from aotpack.report.install import show_removed
     from aotpack.tritoncache import effective_directory
 
     removed = remove(find_receipt(effective_directory(cache_dir), bundle))
@@ -177,7 +178,7 @@ def verify(
     """
     from aotpack.bundle import open_bundle
     from aotpack.policy import demands_here
-    from aotpack.report import show_checked, show_healed
+    from aotpack.report.install import show_checked, show_healed
     from aotpack.tritoncache import effective_directory
     from aotpack.verify import heal, verify_bundle, verify_cache
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aotpack.compilecache import CompileCache
     from aotpack.findings import Finding
     from aotpack.pool import Recruit
-    from aotpack.report import Words
+    from aotpack.report.words import Words
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -309,7 +309,7 @@ def select(archs: Sequence[tuple[Target, ...]], options: dict[str, Any], words: 
     from aotpack.build import Selection
     from aotpack.engines import find_engine
     from aotpack.families import load_families, usable_families
-    from aotpack.report import show_findings
+    from aotpack.report.words import show_findings
     from aotpack.toolchain import require_compiler
 
     require_compiler()
@@ -344,7 +344,7 @@ def executing(executor: str, words: "Words") -> "Iterator[Recruit | None]":
         yield None
         return
     from aotpack.cluster import connected
-    from aotpack.report import show_findings
+    from aotpack.report.words import show_findings
 
     refused: list[Finding] = []
     try:

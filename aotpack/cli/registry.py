@@ -98,7 +98,7 @@ def push(
       aotpack push bundle.tar.zst vllm-0.33.0 --oci-layout layout/
     """
     from aotpack.bundle import open_bundle
-    from aotpack.report import show_pushed
+    from aotpack.report.registry import show_pushed
     from aotpack.shipping import push_bundle
 
     signal.signal(signal.SIGTERM, terminated)
@@ -144,7 +144,7 @@ def pull(
       aotpack pull registry.example/team/kernels@sha256:<64 hex>
       aotpack pull vllm-0.33.0 --oci-layout layout/
     """
-    from aotpack.report import show_pulled
+    from aotpack.report.registry import show_pulled
     from aotpack.shipping import pull_bundle
 
     signal.signal(signal.SIGTERM, terminated)

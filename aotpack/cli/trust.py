@@ -29,7 +29,7 @@ def keygen(out: Path) -> None:
       aotpack keygen --out release-2027
       openssl pkey -in release-2027 -pubout
     """
-    from aotpack.report import show_key
+    from aotpack.report.trust import show_key
     from aotpack.signingkeys import make_key_pair, public_path
 
     show_key(make_key_pair(out), out, public_path(out))
@@ -64,7 +64,7 @@ def sign(bundle: Path, key: Path, comment: str, expires: datetime | None) -> Non
       aotpack sign bundle.tar.zst --key release-2027 --expires 2027-06-30 --comment "kernel team"
     """
     from aotpack.bundle import open_bundle
-    from aotpack.report import show_signed
+    from aotpack.report.trust import show_signed
     from aotpack.sign import sign_bundle
 
     show_signed(sign_bundle(open_bundle(bundle), key, comment=comment, expires=expires))

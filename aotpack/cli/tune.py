@@ -45,7 +45,8 @@ def tune(directory: Path, cache_dir: Path | None, milliseconds: int, again: bool
       aotpack tune --deployments fleet.toml --again
     """
     from aotpack.pool import default_jobs
-    from aotpack.report import Words, show_tuned
+    from aotpack.report.build import show_tuned
+    from aotpack.report.words import Words
     from aotpack.tritoncache import effective_directory
     from aotpack.tune import this_gpu
     from aotpack.tune import tune as measure

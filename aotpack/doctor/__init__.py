@@ -15,7 +15,7 @@ from aotpack.bundle import Bundle
 from aotpack.doctor.cache import probe_cache
 from aotpack.doctor.installed import installed_for, probe_bundle, probe_receipts, probe_wheels
 from aotpack.doctor.launches import probe_gpus, probe_helpers
-from aotpack.doctor.sections import Section, is_error
+from aotpack.doctor.sections import Section
 from aotpack.doctor.tools import (
     find_tool,
     find_toolchain,
@@ -26,7 +26,7 @@ from aotpack.doctor.tools import (
     toolkit_of,
 )
 from aotpack.doctor.trust import probe_trust
-from aotpack.findings import Finding
+from aotpack.findings import Finding, is_error
 from aotpack.gpus import read_driver
 from aotpack.mounts import read_table
 from aotpack.tritoncache import resolved_directory

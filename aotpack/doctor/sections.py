@@ -23,11 +23,6 @@ class Section:
     findings: tuple[Finding, ...] = ()
 
 
-def is_error(finding: Finding) -> bool:
-    """Whether a finding of the doctor is more than a warning: one of its own, or of what would be refused."""
-    return finding.code.startswith(("D1", "I", "S"))
-
-
 class Findings:
     """Adds findings about one subject to a list."""
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from aotpack import report, selftest
+from aotpack import selftest
 from aotpack.bundle import Bundle, bundle_name, open_bundle
 from aotpack.digests import digest_bytes
 from aotpack.documents import parse_document
@@ -26,6 +26,7 @@ from aotpack.manifest import read_manifest
 from aotpack.policy import POLICY, policies_in_force
 from aotpack.receipts import read_receipt, receipt_path
 from aotpack.record import read_launches, read_records
+from aotpack.report.bundles import show_bundle
 from aotpack.signatures import parse_signatures
 from aotpack.store import kinds_of, open_store, unpack_store
 from aotpack.verify import verify_bundle, verify_cache
@@ -126,7 +127,7 @@ def read_archive(data: bytes, scratch: Path) -> None:
 def _look_at(bundle: Bundle) -> None:
     shown = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     with redirect_stdout(shown):
-        report.show_bundle(bundle, as_json=False)
+        show_bundle(bundle, as_json=False)
     shown.seek(0)
     for line in shown.read().splitlines():
         check_shown(line)
