@@ -15,6 +15,7 @@ from aotpack.manifest import read_manifest
 from aotpack.results import ResultFile, read_text
 from aotpack.targets import Target, parse_arch
 from aotpack.tuning import Configuration, Measured, Result, Tuning
+from tests.manifests import lines
 
 names = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True)
 targets = st.builds(Target, st.just("cuda"), st.integers(10, 999), st.sampled_from([32, 64]))
@@ -92,7 +93,6 @@ configurations = st.builds(
     maxnreg=st.one_of(st.none(), st.integers(1, 255)),
 )
 moments = st.floats(0, 1e6).map(lambda value: round(value, 6))
-words = st.text(min_size=1)
 
 
 @st.composite
@@ -105,10 +105,10 @@ def results(draw: st.DrawFn) -> Result:
     )
     timed = st.one_of(st.none(), st.tuples(moments, moments, moments))
     rest = [draw(timed) for _ in tuning.configurations[1:]]
-    told = draw(st.tuples(words, words, words, words, words))
+    told = draw(st.tuples(lines, lines, lines, lines, lines))
     measured = Measured(date="2026-11-30", aotpack=told[0], triton=told[1], torch=told[2], cuda=told[3], input=told[4])
     times = (draw(st.tuples(moments, moments, moments)), *rest)
-    return Result(tuning=tuning, device=draw(words), times=times, measured=measured)
+    return Result(tuning=tuning, device=draw(lines), times=times, measured=measured)
 
 
 @given(results())
