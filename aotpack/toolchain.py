@@ -166,9 +166,9 @@ def require_compiler() -> None:
     """Make sure, without importing them, that what building needs is installed.
 
     Raises:
-        ToolchainError: torch or Triton is not.
+        ToolchainError: torch, Triton or NumPy is not.
     """
-    missing = [name for name in ("torch", "triton") if find_spec(name) is None]
+    missing = [name for name in ("torch", "triton", "numpy") if find_spec(name) is None]
     if missing:
         raise ToolchainError(
             f"building traces the engine's own code and needs {' and '.join(missing)}, which this environment "
