@@ -170,8 +170,9 @@ def require_compiler() -> None:
     """
     missing = [name for name in ("torch", "triton", "numpy") if find_spec(name) is None]
     if missing:
+        listed = " and ".join(filter(None, (", ".join(missing[:-1]), missing[-1])))
         raise ToolchainError(
-            f"building traces the engine's own code and needs {' and '.join(missing)}, which this environment "
+            f"building traces the engine's own code and needs {listed}, which this environment "
             "lacks; install aotpack[build] (a CPU build of torch is enough)"
         )
 

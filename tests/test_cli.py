@@ -158,7 +158,7 @@ def test_without_triton_inspect_works_and_build_and_install_say_what_is_missing(
     assert built.bundle.digest in shown.stdout
     building = bare("build", "--arch", "sm90")
     assert building.returncode == 3
-    assert "needs torch and triton, which this environment lacks; install aotpack[build]" in building.stderr
+    assert "needs torch, triton and numpy, which this environment lacks; install aotpack[build]" in building.stderr
     installing = bare("install", built.bundle.path, "--cache-dir", tmp_path / "cache")
     assert installing.returncode == 3
     assert "Triton cannot be imported in this environment" in installing.stderr
