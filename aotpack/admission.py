@@ -15,6 +15,7 @@ from pathlib import Path
 from aotpack.archive import MAX_MANIFEST
 from aotpack.bundle import Bundle
 from aotpack.digests import canonical_json, digest_bytes, hex_of
+from aotpack.documents import read_start
 from aotpack.errors import AlteredError, BundleError, DocumentError, UnsupportedFormatError
 from aotpack.manifest import Manifest, read_manifest
 from aotpack.policy import Demand, satisfy
@@ -94,8 +95,7 @@ def _manifest_of(receipt: Receipt) -> Manifest:
     path = manifest_path(receipt.cache, receipt.bundle)
     hint = "install the bundle again"
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_MANIFEST + 1)
+        data = read_start(path, MAX_MANIFEST)
         if digest_bytes(data) != receipt.bundle:
             raise AlteredError(f"{path}: is not the manifest that was signed; {hint}")
         return read_manifest(data)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from aotpack.digests import canonical_json, is_digest
@@ -20,6 +21,16 @@ MAX_DEPTH = 40
 
 _LONGEST_SHOWN = 60
 _LONGEST_NUMBER = 40
+
+
+def read_start(path: Path, most: int) -> bytes:
+    """A file's bytes, and of one that has more than ``most`` one byte more than that: so that it can be told.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return file.read(most + 1)
 
 
 def parse_document(text: str | bytes) -> "Node":

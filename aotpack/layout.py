@@ -10,7 +10,7 @@ from typing import IO
 
 from aotpack.atomic import write_atomically
 from aotpack.digests import canonical_json, digest_bytes, digest_file, hex_of, is_digest
-from aotpack.documents import Node, parse_document
+from aotpack.documents import Node, parse_document, read_start
 from aotpack.errors import BundleError, DocumentError, OutputError, UsageError
 from aotpack.image import ARTIFACT_TYPE, MANIFEST_TYPE, MAX_MANIFEST, Descriptor, receive
 
@@ -163,8 +163,7 @@ class Layout:
 
     def _read(self, path: Path, limit: int) -> bytes:
         try:
-            with path.open("rb") as file:
-                data = file.read(limit + 1)
+            data = read_start(path, limit)
         except OSError as error:
             raise BundleError(f"{path}: cannot be read: {error.strerror}; push the bundle again") from None
         if len(data) > limit:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from pathlib import Path
 
-from aotpack.documents import Node, parse_toml
+from aotpack.documents import Node, parse_toml, read_start
 from aotpack.errors import DocumentError, ExpiredPolicyError, TrustError
 from aotpack.signatures import Signatures, check_signatures, now, spell_moment
 from aotpack.signingkeys import PUBLIC_SUFFIX, PublicKey, read_public_key
@@ -229,8 +229,7 @@ def _keys_of(paths: Iterable[Path]) -> tuple[PublicKey, ...]:
 def _read(path: Path) -> str:
     _refuse_others(path)
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_SIZE + 1)
+        data = read_start(path, MAX_SIZE)
     except OSError as error:
         raise TrustError(
             f"{path}: this policy cannot be read: {error.strerror}; make it readable for this user"

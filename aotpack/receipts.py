@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aotpack.digests import canonical_json, hex_of
-from aotpack.documents import Node, parse_canonical
+from aotpack.documents import Node, parse_canonical, read_start
 from aotpack.errors import CacheError, DocumentError, UsageError
 
 OURS = ".aotpack"
@@ -174,8 +174,7 @@ def read_receipt(path: Path, cache: Path) -> Receipt:
 
 
 def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
-        data = file.read(MAX_RECEIPT + 1)
+    data = read_start(path, MAX_RECEIPT)
     if len(data) > MAX_RECEIPT:
         raise DocumentError(f"has more than {MAX_RECEIPT} bytes, and no more are read")
     return data

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from aotpack.digests import canonical_json
-from aotpack.documents import Node, parse_document
+from aotpack.documents import Node, parse_document, read_start
 from aotpack.errors import (
     AlteredError,
     DocumentError,
@@ -182,8 +182,7 @@ def read_signatures(path: Path) -> Signatures | None:
         TrustError: it cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_SIZE + 1)
+        data = read_start(path, MAX_SIZE)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from aotpack.digests import digest_bytes
+from aotpack.documents import read_start
 from aotpack.errors import OutputError, TrustError
 
 PUBLIC_SUFFIX = ".pub"
@@ -187,8 +188,7 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_KEY_FILE + 1)
+        data = read_start(path, MAX_KEY_FILE)
     except OSError as error:
         raise TrustError(f"{path}: cannot be read: {error.strerror}; name a key's file") from None
     if len(data) > MAX_KEY_FILE:

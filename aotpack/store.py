@@ -21,7 +21,7 @@ from aotpack.artifacts import refuse_unfit
 from aotpack.atomic import directory_that_lands
 from aotpack.bundle import Bundle
 from aotpack.digests import digest_bytes, hex_of
-from aotpack.documents import Node, parse_canonical
+from aotpack.documents import Node, parse_canonical, read_start
 from aotpack.errors import BundleError, DocumentError, OutputError, UnsupportedFormatError
 from aotpack.keys import read_target
 from aotpack.manifest import Artifact, Manifest, narrow, read_manifest
@@ -157,8 +157,7 @@ def open_store(directory: Path) -> Store:
 
 
 def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
-        data = file.read(MAX_MANIFEST + 1)
+    data = read_start(path, MAX_MANIFEST)
     if len(data) > MAX_MANIFEST:
         raise BundleError(f"{path}: has more than {MAX_MANIFEST} bytes, and no more are read; unpack it again")
     return data

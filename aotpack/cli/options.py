@@ -257,18 +257,21 @@ _CACHING = (
 )
 
 
-def caching(command: _F) -> _F:
-    """The options that say what of earlier work is used; ``compile_cache`` makes a cache of them."""
-    for option in reversed(_CACHING):
+def _with(options: Sequence[Callable[[_F], _F]], command: _F) -> _F:
+    """A command with more options, which its help shows in their order."""
+    for option in reversed(options):
         command = option(command)
     return command
+
+
+def caching(command: _F) -> _F:
+    """The options that say what of earlier work is used; ``compile_cache`` makes a cache of them."""
+    return _with(_CACHING, command)
 
 
 def selecting(command: _F) -> _F:
     """The options that say which keys: shared by the commands that enumerate them."""
-    for option in reversed(_SELECTION):
-        command = option(command)
-    return command
+    return _with(_SELECTION, command)
 
 
 _STATED = (
@@ -396,9 +399,7 @@ signature_option = click.option(
 
 def trusting(command: _F) -> _F:
     """The options that demand signatures, beyond what the policies of the machine do."""
-    for option in reversed(_TRUST):
-        command = option(command)
-    return command
+    return _with(_TRUST, command)
 
 
 def terminated(number: int, frame: FrameType | None) -> None:
