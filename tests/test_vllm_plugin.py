@@ -1,7 +1,7 @@
 """The plug-in: it waits for vLLM's worker, in whatever process, and puts the preload before what must find it done.
 
-The worker's module cannot be imported without a GPU. So its text is read for what the plug-in relies on, and a module
-of the same name and with the same two methods is really imported.
+The modules of worker and core cannot be imported without a GPU. So their texts are read for what the plug-in relies on,
+and modules of the same names and with the same methods are really imported.
 """
 
 import ast
@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from aotpack.engines import Engine
-from aotpack.runtime.vllm_plugin import ARM, WARM_UP, WORKER, register
+from aotpack.runtime import vllm_warmup
+from aotpack.runtime.vllm_plugin import ARM, CORE, LOOP, WARM_UP, WORKER, register
 from tests.conftest import ROOT
 
 STAND_IN = f"""
@@ -168,3 +169,132 @@ except RuntimeError as error:
 def test_switched_off_the_worker_is_as_it_was(serving: Path) -> None:
     text = f"plugin.register(); from {WORKER} import Worker\nworker = Worker().{WARM_UP}()\n{SERVE}"
     assert run(serving, text, AOTPACK_DISABLE="1") == ["warm-up armed times"]
+
+
+# The engine's core
+
+
+def class_of(engine: Engine, module: str, name: str) -> ast.ClassDef:
+    text = (engine.root / Path(*module.split("."))).with_suffix(".py").read_text()
+    return next(node for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and node.name == name)
+
+
+def test_the_engine_has_what_a_warm_up_calls(engine: Engine) -> None:
+    core = class_of(engine, CORE, "EngineCore")
+    methods = {node.name: ast.unparse(node) for node in core.body if isinstance(node, ast.FunctionDef)}
+    assert {"add_request", "preprocess_add_request", "post_step", "abort_requests"} <= methods.keys()
+    made = {
+        name for name in ("vllm_config", "scheduler", "batch_queue", "step_fn") if f"self.{name}" in methods["__init__"]
+    }
+    assert made == {"vllm_config", "scheduler", "batch_queue", "step_fn"}
+    process = class_of(engine, CORE, "EngineCoreProc")
+    assert LOOP in [node.name for node in process.body if isinstance(node, ast.FunctionDef)]
+
+
+def test_a_request_of_a_warm_up_gives_all_that_the_engine_asks_for(engine: Engine) -> None:
+    text = (engine.root / "vllm/v1/engine/__init__.py").read_text()
+    request = next(n for n in ast.parse(text).body if isinstance(n, ast.ClassDef) and n.name == "EngineCoreRequest")
+    fields = {
+        n.target.id: n.value for n in request.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
+    }
+    ours = ast.parse(Path(vllm_warmup.__file__).read_text())
+    (call,) = [n for n in ast.walk(ours) if isinstance(n, ast.Call) and ast.unparse(n.func) == "EngineCoreRequest"]
+    given = {keyword.arg for keyword in call.keywords}
+    assert {name for name, default in fields.items() if default is None} <= given <= fields.keys()
+
+
+CORE_STAND_IN = """
+import made
+from types import SimpleNamespace as Made
+class Scheduler:
+    def __init__(self):
+        self.left = []
+    def has_requests(self):
+        return bool(self.left)
+class EngineCore:
+    def __init__(self, config):
+        made.append("made")
+        self.vllm_config, self.scheduler, self.batch_queue = config, Scheduler(), None
+        self.step_fn = self.step
+    def preprocess_add_request(self, request):
+        return request, 0
+    def add_request(self, request, wave):
+        self.scheduler.left = [request] * 3
+    def step(self):
+        made.append(len(self.scheduler.left[0].prompt_token_ids))
+        if made.broken:
+            raise MemoryError("none left")
+        self.scheduler.left.pop()
+        return {}, True
+    def post_step(self, executed):
+        assert executed
+    def abort_requests(self, names):
+        made.append(*names)
+class EngineCoreProc(EngineCore):
+    def __init__(self, config):
+        import aotpack.runtime.vllm_plugin as plugin
+        if made.late:
+            plugin.register()
+        super().__init__(config)
+    def run_busy_loop(self):
+        made.append("loop")
+"""
+
+
+@pytest.fixture
+def engine_core(serving: Path) -> Path:
+    """What ``serving`` is, with a core besides, and with what a request is made of."""
+    package = serving / "vllm" / "v1" / "engine"
+    package.mkdir()
+    (package / "__init__.py").write_text("from types import SimpleNamespace as EngineCoreRequest\n")
+    (package / "core.py").write_text(CORE_STAND_IN)
+    (serving / "vllm" / "__init__.py").write_text("from types import SimpleNamespace as SamplingParams\n")
+    (serving / "made.py").write_text("late = broken = False\ncalls = []\nappend = calls.append\n")
+    return serving
+
+
+SERVED = f"""
+from types import SimpleNamespace as Made
+from aotpack import runtime
+runtime.served_places = lambda: ("a place",)
+def config(eager=True, kind="generate", ranks=1, connector=None, longest=8192):
+    model = Made(enforce_eager=eager, runner_type=kind, is_encoder_decoder=False, max_model_len=longest)
+    return Made(model_config=model, parallel_config=Made(data_parallel_size=ranks), kv_transfer_config=connector)
+plugin.register()
+from {CORE} import EngineCore, EngineCoreProc
+"""
+
+
+def test_an_eager_engine_gets_its_first_requests_when_it_is_made(engine_core: Path) -> None:
+    text = f"{SERVED}EngineCoreProc(config()).{LOOP}()\nprint(*made.calls)"
+    assert run(engine_core, text) == ["made 16 16 16 64 64 64 256 256 256 loop"]
+    text = f"{SERVED}EngineCore(config(longest=100))\nprint(*made.calls)"
+    assert run(engine_core, text) == ["made 16 16 16 64 64 64 97 97 97"]
+
+
+def test_where_the_engine_loads_the_plug_in_itself_it_gets_them_before_its_loop(engine_core: Path) -> None:
+    text = SERVED.replace("plugin.register()", "made.late = True")
+    assert run(engine_core, f"{text}EngineCoreProc(config()).{LOOP}()\nprint(*made.calls)") == [
+        "made 16 16 16 64 64 64 256 256 256 loop"
+    ]
+
+
+@pytest.mark.parametrize("other", ["eager=False", "kind='pooling'", "ranks=2", "connector='one'"])
+def test_others_are_left_alone(engine_core: Path, other: str) -> None:
+    text = f"{SERVED}EngineCoreProc(config({other})).{LOOP}()\nprint(*made.calls)"
+    assert run(engine_core, text) == ["made loop"]
+
+
+@pytest.mark.parametrize("why", ["runtime.served_places = lambda: ()", "AOTPACK_WARM_UP"])
+def test_where_nothing_is_served_or_it_is_switched_off_so_is_an_eager_one(engine_core: Path, why: str) -> None:
+    off = why == "AOTPACK_WARM_UP"
+    text = f"{SERVED}{'' if off else why}\nEngineCoreProc(config()).{LOOP}()\nprint(*made.calls)"
+    assert run(engine_core, text, AOTPACK_WARM_UP="0" if off else "") == ["made loop"]
+
+
+def test_a_warm_up_that_fails_is_one_warning_and_its_request_is_taken_out(engine_core: Path) -> None:
+    text = f"{SERVED}made.broken = True\nEngineCoreProc(config()).{LOOP}()\nprint(*made.calls)"
+    assert run(engine_core, text) == [
+        "made 16 aotpack-warm-up-16 loop",
+        "the engine is not warmed up: MemoryError: none left",
+    ]

@@ -20,6 +20,11 @@ def switched_on(name: str) -> bool:
     return os.environ.get(name, "") not in {"", "0"}
 
 
+def switched_off(name: str) -> bool:
+    """Whether a variable of ours is set to ``0``."""
+    return os.environ.get(name) == "0"
+
+
 def warn(message: str) -> None:
     """Warn of something once in this process."""
     if message not in _SAID:

@@ -10,8 +10,8 @@ the mode ``eager`` or ``default``, a process of its own for each:
 - ``cold``: an empty Triton cache, no aotpack;
 - ``bundle``: an empty Triton cache, the wheel, vLLM's JIT monitor armed to raise once the engine serves, and in eager
   mode no C compiler on PATH; ``sweep`` is the same, and sends requests of many sizes and drives a vision tower besides;
-  ``profile`` is the same under torch's profiler, whose table of either request goes into the log: its times are no
-  measurement, and say where a first request's go;
+  ``profile`` is the same under torch's profiler, and ``calls`` under Python's, whose table of either request goes into
+  the log: their times are no measurement, and say where a first request's go;
 - ``warm``: the Triton cache that ``prime`` has left, no aotpack.
 
 Prints each run, and writes the table of medians with every run as JSON; a file that is there is added to, so that a
@@ -19,8 +19,10 @@ long plan can be split. In eager mode nothing is kept between runs but Triton's 
 """
 
 import argparse
+import cProfile
 import json
 import os
+import pstats
 import re
 import shutil
 import statistics
@@ -38,6 +40,7 @@ import aotpack
 from tests.gpu import record
 
 CASES = ("cold", "bundle", "warm")
+WITH_WHEEL = {"bundle": [], "sweep": ["--sweep"], "profile": ["--profiler", "torch"], "calls": ["--profiler", "calls"]}
 COMPILERS = re.compile(r"(.*-)?(gcc|g\+\+|cc|c\+\+|clang|clang\+\+|c99|c89|nvcc)(-[\d.]+)?$")
 
 
@@ -67,10 +70,16 @@ def spend_in_triton(recording: record.Recording) -> dict[str, float]:
     return spent
 
 
-def request(engine: Any, recording: record.Recording, phase: str, *, profile: bool) -> float:
+def request(engine: Any, recording: record.Recording, phase: str, *, profiler: str | None) -> float:
     """One request of 17 tokens; its milliseconds."""
-    if not profile:
+    if profiler is None:
         return record._request(engine, recording, phase, 17)
+    if profiler == "calls":
+        calls = cProfile.Profile()
+        took = calls.runcall(record._request, engine, recording, phase, 17)
+        print(phase)
+        pstats.Stats(calls).sort_stats("tottime").print_stats(60)
+        return took
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiling
 
@@ -81,7 +90,7 @@ def request(engine: Any, recording: record.Recording, phase: str, *, profile: bo
 
 
 def once(
-    model: Path, *, eager: bool, strict: bool, sweep: bool, profile: bool, options: dict[str, Any]
+    model: Path, *, eager: bool, strict: bool, sweep: bool, profiler: str | None, options: dict[str, Any]
 ) -> dict[str, Any]:
     """One run in this process."""
     from triton import knobs
@@ -119,8 +128,8 @@ def once(
         assert jit_monitor.is_active()
     report = {
         "startup_seconds": meta["startup_seconds"],
-        "first_request_ms": request(engine, recording, "first request", profile=profile),
-        "second_request_ms": request(engine, recording, "second request", profile=profile),
+        "first_request_ms": request(engine, recording, "first request", profiler=profiler),
+        "second_request_ms": request(engine, recording, "second request", profiler=profiler),
     }
     if sweep:
         record._send(engine, recording)
@@ -157,23 +166,25 @@ def run(mode: str, case: str, number: int, arguments: argparse.Namespace) -> dic
     environment = {**os.environ, "TRITON_CACHE_DIR": str(cache), "VLLM_CACHE_ROOT": str(work / "vllm")}
     command = [sys.executable, "-m", "tests.gpu.serve", str(arguments.model), "--once", "--options", arguments.options]
     command += ["--eager"] * (mode == "eager")
-    if case in ("bundle", "sweep", "profile"):
+    if case in WITH_WHEEL:
         environment["PYTHONPATH"] = f"{arguments.wheel}:{environment['PYTHONPATH']}"
         environment["AOTPACK_LOG_LEVEL"] = "INFO"
         if mode == "eager":
             environment["PATH"] = without_compilers(work / "path")
-        command += ["--strict", *[f"--{case}"] * (case != "bundle")]
+        command += ["--strict", *WITH_WHEEL[case]]
     else:
         environment["AOTPACK_DISABLE"] = "1"
+    began = time.monotonic()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    took = round(time.monotonic() - began, 1)
     log = arguments.out.parent / f"{mode}-{case}-{number}.log"
-    log.write_text(done.stdout[-40_000:] + done.stderr[-60_000:])
+    log.write_text(done.stdout[-60_000:] + done.stderr[-60_000:])
     shutil.rmtree(cache) if cache != warm else None
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         return {"mode": mode, "case": case, "failed": last[0]}
     report = next(line for line in reversed(done.stdout.splitlines()) if line.startswith('{"startup'))
-    return {"mode": mode, "case": case, **json.loads(report)}
+    return {"mode": mode, "case": case, "process_seconds": took, **json.loads(report)}
 
 
 def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -212,8 +223,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--options", default="{}", help="further arguments of vllm.LLM, as JSON")
-    for name in ("--once", "--eager", "--strict", "--sweep", "--profile"):
+    for name in ("--once", "--eager", "--strict", "--sweep"):
         parser.add_argument(name, action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--profiler", choices=("torch", "calls"), help=argparse.SUPPRESS)
     arguments = parser.parse_intermixed_args()
     if arguments.once:
         options = json.loads(arguments.options)
@@ -222,7 +234,7 @@ def main() -> None:
             eager=arguments.eager,
             strict=arguments.strict,
             sweep=arguments.sweep,
-            profile=arguments.profile,
+            profiler=arguments.profiler,
             options=options,
         )
         print(json.dumps(report))
