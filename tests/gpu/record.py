@@ -212,8 +212,9 @@ def _see(engine: Any, made: Callable[[], object] | None = None) -> None:
         for grid in GRIDS:
             patches = sum(time_ * height * width for time_, height, width in grid)
             pixels = torch.randn(patches, 3 * 2 * 16 * 16, dtype=config.model_config.dtype, device="cuda")
+            # A tower that is called while the device is still at work has been seen to read what was not copied yet.
+            torch.cuda.synchronize()
             tower(pixels, grid)
-            # What the tower copies to the device it stages in memory that its next call may use again.
             torch.cuda.synchronize()
 
 

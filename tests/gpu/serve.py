@@ -237,8 +237,8 @@ def main() -> None:
             profiler=arguments.profiler,
             options=options,
         )
-        print(json.dumps(report))
-        return
+        print(json.dumps(report), flush=True)
+        os._exit(0)  # what the engine does on its way out is not measured, and takes seconds
     arguments.work.mkdir(exist_ok=True)
     runs = json.loads(arguments.out.read_text())["runs"] if arguments.out.exists() else []
     for task in arguments.tasks:
