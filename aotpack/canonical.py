@@ -4,12 +4,17 @@ A document that says in a few bytes that it has millions of empty objects takes 
 is read. Here the reader knows the outermost fields and their order, and turns them into what they mean one value or
 one element of an array at a time; the first that is not what it should be ends the reading. Each is held against the
 spelling of what was read from it, so that no two documents mean the same.
+
+Since a value has one spelling, what was read once need not be read again where the same bytes stand: the elements of
+a large array are alike, and are put together of parts that many of them share (see ``Form``). That takes a tenth of
+the time, and of the memory.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from aotpack.digests import canonical_json
 from aotpack.documents import READING, Node, spell_name
@@ -28,7 +33,49 @@ MOST_ELEMENTS = 50_000
 """Elements that an array has; a manifest of all presets on ten architectures has 7,020 entries."""
 
 _USUAL_ELEMENT = 8 << 10
+_ELEMENT_DEPTH = 2
 _NAME = re.compile(rb'"([^"\\]{1,60})":')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of each element of an array.
+
+    Attributes:
+        before: what stands before it in every element, after the part before that.
+        read: makes what it means of its node.
+        spell: undoes ``read``.
+        depth: levels below the element at which it stands.
+        joint: where it is an array whose elements are shared, and not it as a whole: what stands between two of
+            these, with the beginning of the second. ``read`` and ``spell`` are for an element then, and what it
+            means is a tuple.
+    """
+
+    before: bytes
+    read: Callable[[Node], Any]
+    spell: Callable[[Any], Any]
+    depth: int = 1
+    joint: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form(Generic[T]):
+    """How the spelling of most elements of an array is made of parts.
+
+    Only quotes and brackets that no string can hold unescaped may stand between the parts. Where that splits an
+    element in another way than its spelling means it, a part is no whole value, and the element is read as any other.
+
+    Attributes:
+        parts: in their order, which is that of the canonical spelling.
+        after: what the element ends with, from within its last part on.
+        within: how much of that belongs to the last part.
+        put: makes an element of what its parts mean, and of their spelling.
+    """
+
+    parts: tuple[Part, ...]
+    after: bytes
+    within: int
+    put: Callable[[Sequence[Any], Sequence[bytes]], T]
 
 
 class CanonicalReader:
@@ -60,7 +107,13 @@ class CanonicalReader:
         return self._read(name, 1, LONGEST_FIELD, read, spell)
 
     def items(
-        self, name: str, read: Callable[[Node], T], spell: Callable[[T], Any], *, longest: int | None = LONGEST_FIELD
+        self,
+        name: str,
+        read: Callable[[Node], T],
+        spell: Callable[[T], Any],
+        *,
+        longest: int | None = LONGEST_FIELD,
+        form: Form[T] | None = None,
     ) -> tuple[T, ...]:
         """The elements of the array in the field ``name``, as ``value``.
 
@@ -70,12 +123,19 @@ class CanonicalReader:
             spell: undoes ``read``.
             longest: bytes that the whole array may have; None where its elements take no more memory than a few times
                 what they have in the document.
+            form: of most elements; it gives what ``read`` does, and takes less time.
         """
         self._begin(name)
-        return tuple(self._items(name, read, spell, longest))
+        assembler = _Assembler(self._decoder, form) if form else None
+        return tuple(self._items(name, read, spell, longest, assembler))
 
     def _items(
-        self, name: str, read: Callable[[Node], T], spell: Callable[[T], Any], longest: int | None
+        self,
+        name: str,
+        read: Callable[[Node], T],
+        spell: Callable[[T], Any],
+        longest: int | None,
+        assembler: "_Assembler[T] | None",
     ) -> Iterator[T]:
         start = self._position
         self._expect(b"[", f"{name}: expected an array")
@@ -83,7 +143,12 @@ class CanonicalReader:
             return
         for index in range(MOST_ELEMENTS):
             place = f"{name}[{index}]"
-            yield self._read(place, 2, LONGEST_ELEMENT, read, spell)
+            found = assembler.assemble(self._data, self._position) if assembler else None
+            if found is None:
+                yield self._read(place, _ELEMENT_DEPTH, LONGEST_ELEMENT, read, spell)
+            else:
+                element, self._position = found
+                yield element
             if longest is not None and self._position - start > longest:
                 raise DocumentError(f"{name}: expected at most {longest} bytes, found more")
             if self._skip(b"]"):
@@ -155,3 +220,59 @@ class CanonicalReader:
         if not self._skip(expected):
             shown = self._data[self._position : self._position + 20].decode("ascii", "replace")
             raise DocumentError(f"{problem}, found {json.dumps(shown)}")
+
+
+class _Assembler(Generic[T]):
+    """Puts elements together of parts, and remembers what these mean."""
+
+    def __init__(self, decoder: json.JSONDecoder, form: Form[T]) -> None:
+        self._decoder = decoder
+        self._form = form
+        ends = [*(part.before for part in form.parts[1:]), form.after]
+        insides = [*(0 for _ in form.parts[1:]), form.within]
+        self._steps: list[tuple[Part, dict[bytes, Any], bytes, int]] = [
+            (part, {}, end, inside) for part, end, inside in zip(form.parts, ends, insides, strict=True)
+        ]
+
+    def assemble(self, data: bytes, position: int) -> tuple[T, int] | None:
+        """The element that begins here, and where it ends; None where it is not of the form, or not what it should be.
+
+        No more of the document is looked at than an element usually has.
+        """
+        first = self._form.parts[0].before
+        if not data.startswith(first, position):
+            return None
+        begin, limit = position + len(first), position + _USUAL_ELEMENT
+        values: list[Any] = []
+        texts: list[bytes] = []
+        try:
+            for part, known, end_mark, inside in self._steps:
+                end = data.find(end_mark, begin, limit)
+                if end < 0:
+                    return None
+                text = data[begin : end + inside]
+                values.append(self._all(part, known, text) if part.joint else self._one(part, known, text))
+                texts.append(text)
+                begin = end + len(end_mark)
+        except (DocumentError, RecursionError, ValueError):
+            return None  # read as a whole, it is refused with its place
+        return self._form.put(values, texts), begin
+
+    def _one(self, part: Part, known: dict[bytes, Any], text: bytes, deeper: int = 0) -> Any:
+        if text not in known:
+            value = part.read(
+                Node(self._decoder.decode(text.decode("ascii")), "", _ELEMENT_DEPTH + part.depth + deeper)
+            )
+            if canonical_json(part.spell(value)).encode() != text:
+                raise DocumentError("expected the canonical spelling")
+            known[text] = value
+        return known[text]
+
+    def _all(self, part: Part, known: dict[bytes, Any], text: bytes) -> tuple[Any, ...]:
+        if text[:1] != b"[" or text[-1:] != b"]":
+            raise DocumentError("expected an array")
+        if len(text) == len(b"[]"):
+            return ()
+        start = part.joint[1:]
+        first, *others = text[1:-1].split(part.joint)
+        return tuple(self._one(part, known, item, 1) for item in (first, *(start + other for other in others)))

@@ -7,7 +7,7 @@ manifests, locks and logs. Keys come from Triton's own binder (see ``aotpack.tra
 Left out on purpose: ``extern_libs``, the one option that is a path. Its content belongs to the toolchain.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -123,10 +123,10 @@ class CompileKey:
         return {
             "kernel": self.kernel,
             "target": str(self.target),
-            "signature": [[name, _spell_type(type_)] for name, type_ in self.signature],
-            "constexprs": [[list(path), spell_constant(value)] for path, value in self.constexprs],
-            "attrs": [[list(path), [list(attr) for attr in attrs]] for path, attrs in self.attrs],
-            "options": {name: _spell_option(value) for name, value in self.options},
+            "signature": spell_signature(self.signature),
+            "constexprs": [spell_constexpr(constexpr) for constexpr in self.constexprs],
+            "attrs": spell_attrs(self.attrs),
+            "options": spell_options(self.options),
         }
 
     @classmethod
@@ -137,24 +137,13 @@ class CompileKey:
             DocumentError: a field is missing, unknown, or of the wrong kind; the message says where.
         """
         node.only("kernel", "target", "signature", "constexprs", "attrs", "options")
-        kernel = node.field("kernel")
-        if kernel.line().count(":") != 1:
-            raise kernel.error("module:qualname")
         return cls(
-            kernel=kernel.text(),
+            kernel=read_kernel(node.field("kernel")),
             target=read_target(node.field("target")),
-            signature=tuple((name.line(), _read_type(type_)) for name, type_ in _pairs(node.field("signature"))),
-            constexprs=tuple(
-                (_read_path(path), read_constant(value)) for path, value in _pairs(node.field("constexprs"))
-            ),
-            attrs=tuple(
-                (
-                    _read_path(path),
-                    tuple((name.line(), value.integer()) for name, value in _pairs(attrs)),
-                )
-                for path, attrs in _pairs(node.field("attrs"))
-            ),
-            options=tuple(sorted((name, _read_option(value)) for name, value in node.field("options").fields())),
+            signature=read_signature(node.field("signature")),
+            constexprs=tuple(read_constexpr(pair) for pair in node.field("constexprs").items()),
+            attrs=read_attrs(node.field("attrs")),
+            options=read_options(node.field("options")),
         )
 
     @cached_property
@@ -165,7 +154,13 @@ class CompileKey:
     @cached_property
     def digest(self) -> str:
         """The digest of the canonical line: the key's name."""
-        return digest_bytes(self.line.encode())
+        # Without keeping the line, which takes more memory than all else of a key.
+        return digest_bytes(canonical_json(self.to_json()).encode())
+
+    def known_by(self, line: bytes) -> "CompileKey":
+        """This key, whose canonical line is ``line``: so it need not be spelled for its digest."""
+        self.__dict__["digest"] = digest_bytes(line)
+        return self
 
     def describe(self) -> str:
         """The key for people: arguments as Triton sees them, and the options that launches set."""
@@ -182,6 +177,78 @@ class CompileKey:
         return f"{self.kernel}({', '.join(arguments)}) [{self.target}, {shown}]"
 
 
+def read_kernel(node: Node) -> str:
+    """The kernel's name that a document spells.
+
+    Raises:
+        DocumentError: it is none.
+    """
+    if node.line().count(":") != 1:
+        raise node.error("module:qualname")
+    return node.text()
+
+
+def spell_signature(signature: Iterable[tuple[str, Type]]) -> list[Any]:
+    """The JSON spelling of a key's signature; ``read_signature`` undoes it."""
+    return [[name, _spell_type(type_)] for name, type_ in signature]
+
+
+def read_signature(node: Node) -> tuple[tuple[str, Type], ...]:
+    """The signature that ``spell_signature`` spelled.
+
+    Raises:
+        DocumentError: it is none.
+    """
+    return tuple((name.line(), _read_type(type_)) for name, type_ in map(_pair, node.items()))
+
+
+def spell_constexpr(constexpr: tuple[Path, Constant]) -> list[Any]:
+    """The JSON spelling of one of a key's constexprs; ``read_constexpr`` undoes it."""
+    path, value = constexpr
+    return [list(path), spell_constant(value)]
+
+
+def read_constexpr(node: Node) -> tuple[Path, Constant]:
+    """The constexpr that ``spell_constexpr`` spelled.
+
+    Raises:
+        DocumentError: it is none.
+    """
+    path, value = _pair(node)
+    return _read_path(path), read_constant(value)
+
+
+def spell_attrs(attrs: Iterable[tuple[Path, tuple[tuple[str, int], ...]]]) -> list[Any]:
+    """The JSON spelling of a key's attrs; ``read_attrs`` undoes it."""
+    return [[list(path), [list(attr) for attr in found]] for path, found in attrs]
+
+
+def read_attrs(node: Node) -> tuple[tuple[Path, tuple[tuple[str, int], ...]], ...]:
+    """The attrs that ``spell_attrs`` spelled.
+
+    Raises:
+        DocumentError: they are none.
+    """
+    return tuple(
+        (_read_path(path), tuple((name.line(), value.integer()) for name, value in map(_pair, attrs.items())))
+        for path, attrs in map(_pair, node.items())
+    )
+
+
+def spell_options(options: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The JSON spelling of a key's options; ``read_options`` undoes it."""
+    return {name: _spell_option(value) for name, value in options}
+
+
+def read_options(node: Node) -> tuple[tuple[str, Any], ...]:
+    """The options that ``spell_options`` spelled.
+
+    Raises:
+        DocumentError: they are none.
+    """
+    return tuple(sorted((name, _read_option(value)) for name, value in node.fields()))
+
+
 def read_target(node: Node) -> Target:
     """The target that a document spells.
 
@@ -194,14 +261,11 @@ def read_target(node: Node) -> Target:
         raise node.error('a target such as "cuda:90"') from None
 
 
-def _pairs(node: Node) -> list[tuple[Node, Node]]:
-    pairs = []
-    for item in node.items():
-        both = list(item.items())
-        if len(both) != 2:  # noqa: PLR2004
-            raise item.error("a pair")
-        pairs.append((both[0], both[1]))
-    return pairs
+def _pair(node: Node) -> tuple[Node, Node]:
+    both = list(node.items())
+    if len(both) != 2:  # noqa: PLR2004
+        raise node.error("a pair")
+    return both[0], both[1]
 
 
 def _read_path(node: Node) -> Path:
@@ -234,7 +298,7 @@ def read_launch_options(node: Node) -> LaunchOptions:
     Raises:
         DocumentError: they are none, or one is there twice.
     """
-    options = tuple((name.line(), _read_option(value)) for name, value in _pairs(node))
+    options = tuple((name.line(), _read_option(value)) for name, value in map(_pair, node.items()))
     if len(dict(options)) != len(options):
         raise node.error("each option once")
     return options

@@ -7,15 +7,30 @@ alone (see ``to_bytes``), so that a digest means one thing.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from aotpack.canonical import CanonicalReader
+from aotpack.canonical import CanonicalReader, Form, Part
 from aotpack.digests import canonical_json, digest_bytes
 from aotpack.documents import Node, spell_name
 from aotpack.errors import DocumentError, UnsupportedFormatError
-from aotpack.keys import CompileKey, LaunchOptions, read_launch_options, read_target, spell_launch_options
+from aotpack.keys import (
+    CompileKey,
+    LaunchOptions,
+    read_attrs,
+    read_constexpr,
+    read_kernel,
+    read_launch_options,
+    read_options,
+    read_signature,
+    read_target,
+    spell_attrs,
+    spell_constexpr,
+    spell_launch_options,
+    spell_options,
+    spell_signature,
+)
 from aotpack.sources import Sources
 from aotpack.targets import Target
 from aotpack.toolchain import Toolchain
@@ -324,8 +339,8 @@ def _spell_entry(entry: Entry) -> dict[str, Any]:
     return {
         "key": entry.key.to_json(),
         "name": entry.name,
-        "reached": {"deployment": entry.reached.deployment, "input": dict(entry.reached.input)},
-        "launches": [spell_launch_options(launch) for launch in entry.launches],
+        "reached": _spell_reached(entry.reached),
+        "launches": _spell_launches(entry.launches),
         "artifacts": {kind: _spell_artifact(artifact) for kind, artifact in entry.artifacts},
     }
 
@@ -391,7 +406,7 @@ def _read(document: CanonicalReader) -> Manifest:
     deployments = document.items("deployments", _read_plain_object, lambda value: value)
     devices = document.items("devices", Node.line, str)
     engine, engine_version = document.value("engine", _read_engine, _spell_engine)
-    entries = document.items("entries", _read_entry, _spell_entry, longest=None)
+    entries = document.items("entries", _read_entry, _spell_entry, longest=None, form=_ENTRY)
     families = document.items("families", Node.line, str)
     helpers = document.items("helpers", _read_helper, _spell_helper)
     kernels = document.value("kernels", _read_kernels, _spell_kernels)
@@ -470,23 +485,35 @@ def _read_cache_key(node: Node) -> str:
 
 def _read_entry(node: Node) -> Entry:
     node.only("key", "name", "reached", "launches", "artifacts")
-    reached = node.field("reached").only("deployment", "input")
     artifacts = node.field("artifacts").only(*ARTIFACT_KINDS)
     return Entry(
         key=CompileKey.from_json(node.field("key")),
         name=_read_name(node.field("name")),
-        reached=Reached(
-            deployment=reached.field("deployment").integer(),
-            input=tuple(sorted((name, _read_quantity(value)) for name, value in reached.field("input").fields())),
-        ),
+        reached=_read_reached(node.field("reached")),
         launches=_read_launches(node.field("launches")),
         artifacts=tuple((kind, _read_artifact(artifacts.field(kind))) for kind in ARTIFACT_KINDS),
+    )
+
+
+def _spell_reached(reached: Reached) -> dict[str, Any]:
+    return {"deployment": reached.deployment, "input": dict(reached.input)}
+
+
+def _read_reached(node: Node) -> Reached:
+    node.only("deployment", "input")
+    return Reached(
+        deployment=node.field("deployment").integer(),
+        input=tuple(sorted((name, _read_quantity(value)) for name, value in node.field("input").fields())),
     )
 
 
 def launches_in_order(launches: Iterable[LaunchOptions]) -> tuple[LaunchOptions, ...]:
     """Launches' options each once, in the order of a manifest."""
     return tuple(sorted(set(launches), key=lambda launch: canonical_json(spell_launch_options(launch))))
+
+
+def _spell_launches(launches: Iterable[LaunchOptions]) -> list[Any]:
+    return [spell_launch_options(launch) for launch in launches]
 
 
 def _read_launches(node: Node) -> tuple[LaunchOptions, ...]:
@@ -513,6 +540,53 @@ def _read_quantity(node: Node) -> int | str | bool:
 def _read_artifact(node: Node) -> Artifact:
     node.only("digest", "size")
     return Artifact(digest=node.field("digest").digest(), size=node.field("size").integer(low=1, high=MAX_ARTIFACT))
+
+
+_KEY_PARTS = (
+    Part(before=b'{"attrs":', read=read_attrs, spell=spell_attrs, depth=2),
+    Part(before=b',"constexprs":', read=read_constexpr, spell=spell_constexpr, depth=2, joint=b",[["),
+    Part(before=b',"kernel":', read=read_kernel, spell=str, depth=2),
+    Part(before=b',"options":', read=read_options, spell=spell_options, depth=2),
+    Part(before=b',"signature":', read=read_signature, spell=spell_signature, depth=2),
+    Part(before=b',"target":', read=read_target, spell=str, depth=2),
+)
+
+_ARTIFACT_PARTS = (
+    Part(before=b'{"artifacts":{"cubin":', read=_read_artifact, spell=_spell_artifact, depth=2),
+    Part(before=b',"json":', read=_read_artifact, spell=_spell_artifact, depth=2),
+)
+
+
+def _put_entry(values: Sequence[Any], texts: Sequence[bytes]) -> Entry:
+    """An entry by what its parts mean, in the order of ``_ENTRY``."""
+    cubin, metadata, attrs, constexprs, kernel, options, signature, target, launches, name, reached = values
+    key = CompileKey(
+        kernel=kernel, target=target, signature=signature, constexprs=constexprs, attrs=attrs, options=options
+    )
+    spelled = texts[len(_ARTIFACT_PARTS) :]
+    line = b"".join(part.before + text for part, text in zip(_KEY_PARTS, spelled, strict=False)) + b"}"
+    return Entry(
+        key=key.known_by(line),
+        name=name,
+        reached=reached,
+        launches=launches,
+        artifacts=tuple(zip(ARTIFACT_KINDS, (cubin, metadata), strict=True)),
+    )
+
+
+_ENTRY = Form(
+    parts=(
+        *_ARTIFACT_PARTS,
+        replace(_KEY_PARTS[0], before=b'},"key":' + _KEY_PARTS[0].before),
+        *_KEY_PARTS[1:],
+        Part(before=b'},"launches":', read=_read_launches, spell=_spell_launches),
+        Part(before=b',"name":', read=_read_name, spell=str),
+        Part(before=b',"reached":', read=_read_reached, spell=_spell_reached),
+    ),
+    after=b"}}}",
+    within=len(b"}}"),
+    put=_put_entry,
+)
 
 
 def _read_helper(node: Node) -> Helper:

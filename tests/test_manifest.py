@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aotpack.build import Built
-from aotpack.digests import canonical_json
+from aotpack.digests import canonical_json, digest_bytes
 from aotpack.documents import MAX_DEPTH
 from aotpack.errors import DocumentError, UnsupportedFormatError
 from aotpack.manifest import Manifest, read_manifest
@@ -37,6 +37,13 @@ def test_a_manifest_is_canonical_json_but_for_its_format_which_is_first(manifest
     assert sorted(document) == sorted(manifest.to_json())
     assert canonical_json(document) == canonical_json(manifest.to_json())
     assert spelled(document) == manifest.to_bytes()
+
+
+def test_the_digest_of_a_key_is_that_of_its_line_whether_it_was_spelled_or_read(built: Built) -> None:
+    entries = built.bundle.manifest.entries
+    read = read_manifest(built.bundle.manifest.to_bytes()).entries
+    lines = [digest_bytes(entry.key.line.encode()) for entry in entries]
+    assert lines == [entry.key.digest for entry in entries] == [entry.key.digest for entry in read]
 
 
 PIECES = st.sampled_from(
