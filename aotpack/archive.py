@@ -24,8 +24,8 @@ BLOBS = "blobs/sha256/"
 
 MAX_MANIFEST = 24 << 20
 """Bytes that a manifest may have. All presets on one architecture make 702 entries and 1.5 MB of it, so it holds those
-for sixteen. One that is full of real entries is read in some 230 MiB and 10 seconds; what is no manifest is refused at
-its first wrong entry."""
+for sixteen. One that is full of real entries, some 12,000, is read in 80 MiB and 2 seconds; what is no manifest is
+refused at its first wrong entry."""
 
 _LEVEL = 19
 _BLOCK = tarfile.BLOCKSIZE
@@ -37,6 +37,25 @@ def _header(name: str, size: int) -> bytes:
     member.size = size
     member.mode = 0o644
     return member.tobuf(tarfile.USTAR_FORMAT)
+
+
+class _BlobHeaders:
+    """Headers of blobs, which differ in little: what ``_header`` gives, in a tenth of the time.
+
+    A checksum is the sum of a header's bytes, its own field taken for spaces (POSIX, ustar).
+    """
+
+    def __init__(self) -> None:
+        name = BLOBS + "0" * 64
+        header = _header(name, 0)
+        self._start, self._middle, self._end = header[len(name) : 124], header[135:148], header[155:]
+        self._sum = int(header[148:154], 8) - sum(name.encode()) - sum(header[124:135])
+
+    def of(self, digest: str, size: int) -> bytes:
+        """The header of a blob of less than 8 GiB."""
+        name, number = (BLOBS + hex_of(digest)).encode(), b"%011o" % size
+        checksum = b"%06o\0" % (self._sum + sum(name) + sum(number))
+        return b"".join((name, self._start, number, self._middle, checksum, self._end))
 
 
 def _padding(size: int) -> bytes:
@@ -128,9 +147,9 @@ class ArchiveReader:
             )
         return data
 
-    def _member(self, name: str, size: int) -> bytes:
+    def _member(self, name: str, size: int, expected: bytes) -> bytes:
         header = self._read(_BLOCK, f"the header of {name}")
-        if header != _header(name, size):
+        if header != expected:
             raise BundleError(
                 f"{self._path}: expected the member {name} of {size} bytes, found {_describe(header)}; "
                 "this is not a bundle as aotpack writes it"
@@ -173,8 +192,9 @@ class ArchiveReader:
         Raises:
             BundleError: a blob is missing, altered, out of place or of another size, or something follows.
         """
+        headers = _BlobHeaders()
         for digest, size in expected:
-            data = self._member(BLOBS + hex_of(digest), size)
+            data = self._member(BLOBS + hex_of(digest), size, headers.of(digest, size))
             if digest_bytes(data) != digest:
                 raise BundleError(f"{self._path}: {BLOBS}{hex_of(digest)}: altered: its content has another digest")
             yield digest, data

@@ -64,6 +64,9 @@ class FrameReader:
             FrameError: the file is damaged, or would take more memory than it may.
             OSError: the file cannot be read.
         """
+        if size <= len(self._ready):
+            data, self._ready = bytes(self._ready[:size]), self._ready[size:]
+            return data
         buffer = io.BytesIO()
         while (left := size - buffer.tell()) > 0 and (self._ready or self._more()):
             buffer.write(self._ready[:left])

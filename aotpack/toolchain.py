@@ -321,6 +321,7 @@ class KeyMaker:
         self._get_cache_key = get_cache_key
         self._environment = get_cache_invalidating_env_vars() if environment is None else dict(environment)
         self._backends: dict[Target, Any] = {}
+        self._hashes: dict[str, str] = {}
 
     def key_of(self, key: CompileKey, kernel_cache_key: str) -> str:
         """The cache key, 64 hex digits, of one compile key.
@@ -345,14 +346,6 @@ class KeyMaker:
         backend = self._backends.get(key.target)
         if backend is None:
             backend = self._backends[key.target] = backend_of(key.target)
-        options = backend.parse_options(dict(key.options))
-        wanted = dict(key.options)
-        for name, value in vars(options).items():
-            if name != "extern_libs" and wanted.get(name) != value:
-                raise ToolchainError(
-                    f"{key.kernel}: option {name} was {wanted.get(name)!r} at the build and is {value!r} here; "
-                    "unset what changes it (PTXAS_OPTIONS?)"
-                )
         source = SimpleNamespace(
             fn=SimpleNamespace(cache_key=kernel_cache_key),
             signature=signature_of(key),
@@ -360,5 +353,24 @@ class KeyMaker:
             constants=constexprs_of(key),
         )
         source.hash = lambda: self._source_hash(source)
-        text = self._get_cache_key(source, backend, options, env_vars=self._environment)
+        text = self._get_cache_key(source, backend, self._options(key, backend), env_vars=self._environment)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def _options(self, key: CompileKey, backend: Any) -> Any:
+        """The back end's options of a key, as far as its cache key asks for them.
+
+        Their hash reads libdevice each time, and most keys share it.
+        """
+        spelled = f"{key.target} {key.options!r}"  # equal options of other types, 1 and True, are others to Triton
+        if spelled not in self._hashes:
+            options = backend.parse_options(dict(key.options))
+            wanted = dict(key.options)
+            for name, value in vars(options).items():
+                if name != "extern_libs" and wanted.get(name) != value:
+                    raise ToolchainError(
+                        f"{key.kernel}: option {name} was {wanted.get(name)!r} at the build and is {value!r} here; "
+                        "unset what changes it (PTXAS_OPTIONS?)"
+                    )
+            self._hashes[spelled] = options.hash()
+        found = self._hashes[spelled]
+        return SimpleNamespace(hash=lambda: found)

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import zstandard
 
+from aotpack.archive import BLOBS, _BlobHeaders, _header
 from aotpack.build import Built
 from aotpack.bundle import bundle_name, open_bundle, write_bundle
-from aotpack.digests import digest_bytes
+from aotpack.digests import digest_bytes, hex_of
 from aotpack.errors import BundleError, UnsupportedFormatError
 from tests.archives import members_of, spelled, tar_of, write_members
 
@@ -35,6 +36,12 @@ def test_every_blob_is_there_once_under_its_digest(built: Built) -> None:
     listed = {artifact.digest for entry in built.bundle.manifest.entries for _, artifact in entry.artifacts}
     assert set(blobs) == listed
     assert all(digest_bytes(data) == digest for digest, data in blobs.items())
+
+
+@pytest.mark.parametrize("size", [0, 1, 511, 12345, 16 << 20])
+def test_the_header_of_a_blob_is_what_tarfile_writes(size: int) -> None:
+    digest = digest_bytes(b"%d" % size)
+    assert _BlobHeaders().of(digest, size) == _header(BLOBS + hex_of(digest), size)
 
 
 def test_plain_tar_lists_a_bundle_with_the_manifest_first(built: Built) -> None:
