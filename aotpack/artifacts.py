@@ -22,34 +22,51 @@ def check_artifacts(entry: Entry, contents: Mapping[str, bytes]) -> Iterator[Fin
         entry: the entry.
         contents: of its artifacts, by digest.
     """
-    target = entry.key.target
-    hint = "build the bundle again"
-    if problem := wrong_code(contents[entry.cubin.digest], target.arch):
-        yield Finding(code="V102", subject=entry.key.describe(), detail=problem, hint=hint)
-    try:
-        found = metadata_target(contents[entry.metadata.digest])
-    except DocumentError as error:
-        yield Finding(code="V103", subject=entry.key.describe(), detail=str(error), hint=hint)
-    else:
-        if found != target:
-            detail = f"its metadata says {found}, its key {target}"
-            yield Finding(code="V102", subject=entry.key.describe(), detail=detail, hint=hint)
+    for kind, artifact in entry.artifacts:
+        if problem := _problem(kind, contents[artifact.digest], entry.key.target):
+            yield _finding(problem, entry)
 
 
-def refuse_unfit(path: Path, entries: Iterable[Entry], contents: Mapping[str, bytes]) -> None:
-    """Make sure that nothing is wrong with the artifacts of entries.
+def refuse_unfit(
+    path: Path, entries: Iterable[Entry], blobs: Iterable[tuple[str, bytes]]
+) -> Iterator[tuple[str, bytes]]:
+    """A bundle's blobs, each held against what entries say that it is before it is handed on.
 
     Args:
-        path: of their bundle, for the message.
+        path: of the bundle, for the message.
         entries: the entries.
-        contents: of their artifacts, by digest.
+        blobs: digests and contents.
 
     Raises:
-        BundleError: something is; the message says what of the first.
+        BundleError: something is wrong with one; the message says what of the first.
     """
+    # What an artifact must be hangs on its kind and its target alone, and many entries may share it.
+    uses: dict[str, dict[tuple[str, Target], Entry]] = {}
     for entry in entries:
-        for finding in check_artifacts(entry, contents):
-            raise BundleError(f"{path}: {finding}")
+        for kind, artifact in entry.artifacts:
+            uses.setdefault(artifact.digest, {}).setdefault((kind, entry.key.target), entry)
+    for digest, data in blobs:
+        for (kind, target), entry in uses.get(digest, {}).items():
+            if problem := _problem(kind, data, target):
+                raise BundleError(f"{path}: {_finding(problem, entry)}")
+        yield digest, data
+
+
+def _finding(problem: tuple[str, str], entry: Entry) -> Finding:
+    code, detail = problem
+    return Finding(code=code, subject=entry.key.describe(), detail=detail, hint="build the bundle again")
+
+
+def _problem(kind: str, data: bytes, target: Target) -> tuple[str, str] | None:
+    """What is wrong with an artifact, as a code and in words."""
+    if kind == "cubin":
+        wrong = wrong_code(data, target.arch)
+        return ("V102", wrong) if wrong else None
+    try:
+        found = metadata_target(data)
+    except DocumentError as error:
+        return "V103", str(error)
+    return None if found == target else ("V102", f"its metadata says {found}, its key {target}")
 
 
 def metadata_target(metadata: bytes) -> Target:

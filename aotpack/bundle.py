@@ -37,9 +37,22 @@ class Bundle:
         """
         expected = [(artifact.digest, artifact.size) for frame in self.manifest.frames() for artifact in frame]
         with ArchiveReader(self.path) as reader:
-            if digest_bytes(reader.read_manifest()) != self.digest:
-                raise BundleError(f"{self.path}: changed while it was read")
+            self._check(reader.read_manifest())
             yield from reader.read_blobs(expected)
+
+    def manifest_bytes(self) -> bytes:
+        """The manifest as the archive has it, which takes far less memory than to spell it again.
+
+        Raises:
+            BundleError: the archive is another one by now.
+        """
+        with ArchiveReader(self.path) as reader:
+            return self._check(reader.read_manifest())
+
+    def _check(self, manifest: bytes) -> bytes:
+        if digest_bytes(manifest) != self.digest:
+            raise BundleError(f"{self.path}: changed while it was read")
+        return manifest
 
 
 def bundle_name(manifest: Manifest) -> str:

@@ -217,7 +217,7 @@ def _utils(driver: Any) -> None:
 def _requests(launches: Iterable[Launch], libcuda: Sequence[str] = ()) -> dict[str, _Request]:
     """What the driver asks for to launch kernels, by the digest of the C text."""
     found = [_request(_utils, libcuda)]
-    if hasattr(_driver(), "make_launcher"):  # up to 3.6; later ones launch through cuda_utils
+    if are_launchers_needed():
         seen = set()
         for key, metadata in launches:
             described = json.loads(metadata).get("tensordesc_meta")
@@ -226,6 +226,15 @@ def _requests(launches: Iterable[Launch], libcuda: Sequence[str] = ()) -> dict[s
                 seen.add(launch)
                 found.append(_launcher_request(key, described, libcuda))
     return {request.source.digest: request for request in found}
+
+
+def are_launchers_needed() -> bool:
+    """Whether this Triton compiles a launcher for kernels: up to 3.6; later ones launch through ``cuda_utils``.
+
+    Raises:
+        ToolchainError: Triton cannot be imported.
+    """
+    return hasattr(_driver(), "make_launcher")
 
 
 def _launcher_request(key: CompileKey, described: Any, libcuda: Sequence[str]) -> _Request:
@@ -335,7 +344,7 @@ def place_helpers(
 
     Args:
         helpers: the bundle's.
-        launches: what is installed.
+        launches: what is installed; nothing will do where no launcher is needed.
         contents: of the bundle's artifacts, by digest.
         libcuda: directories, or lists of them joined by colons, that ``ldconfig -p`` will name libcuda in; none
             means what this machine knows.

@@ -1,16 +1,21 @@
 """Installing: a bundle's kernels laid into Triton's cache directory, and taken out again.
 
-What always holds: nothing is written into the cache before every digest has been checked and every demand of a
-signature satisfied; an entry appears in it whole; an entry that Triton compiled itself is left as it is; and what an
-install wrote stands in a receipt, written before the first entry, so that even an install that was killed can be taken
-out.
+What always holds: nothing appears in the cache before every digest has been checked and every demand of a signature
+satisfied; an entry appears in it whole; an entry that Triton compiled itself is left as it is; and what an install
+wrote stands in a receipt, written before the first entry, so that even an install that was killed can be taken out.
+
+A bundle is read once: each artifact goes, as it is unpacked and its digest checked, into the staged directories of all
+the entries that have it, and is not kept. So an install takes the memory of a manifest and a receipt, whatever the
+artifacts have.
 
 Beside the entries the cache directory gets one directory of ours, ``.aotpack``, with the receipts, the bundles'
 manifests and signatures and, while an install runs, what it stages. Triton never looks there.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,8 +28,20 @@ from aotpack.engines import Engine
 from aotpack.errors import BundleError, CacheError, IncompatibleError
 from aotpack.findings import Finding
 from aotpack.fitting import NOTHING, Fit, Placement, ResultPlacement, fit_bundle
-from aotpack.helpers import Placed, place_helpers
-from aotpack.landing import Landing, at_work, lay, remove_empty, remove_file, staging
+from aotpack.helpers import Placed, are_launchers_needed, place_helpers
+from aotpack.landing import (
+    Landing,
+    Staged,
+    at_work,
+    commit,
+    remove_empty,
+    remove_file,
+    stage,
+    stage_directory,
+    stage_file,
+    staging,
+)
+from aotpack.manifest import Entry
 from aotpack.policy import Demand, demands_here
 from aotpack.receipts import (
     MANIFESTS,
@@ -40,7 +57,19 @@ from aotpack.receipts import (
 )
 from aotpack.signatures import Signatures
 from aotpack.targets import Target
-from aotpack.tritoncache import GROUP_PREFIX, CacheEntry, directory_name, group_root, is_whole, reported, stem_of
+from aotpack.tritoncache import (
+    GROUP_PREFIX,
+    directory_name,
+    group_file,
+    group_name,
+    group_root,
+    is_tritons,
+    metadata_file,
+    original_metadata,
+    read_metadata,
+    reported,
+    stem_of,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,64 +154,208 @@ def install_bundle(
     signatures = admit_bundle(bundle, demands, signature)
     fit = fit_bundle(bundle, targets=targets, engine=engine, other_ptxas=other_ptxas)
     chosen = choose_devices(bundle.manifest, devices)
-    with as_signed(demands):
-        blobs = _blobs(bundle, fit.placements)
-    refuse_unfit(bundle.path, (placement.entry for placement in fit.placements), blobs)
-    launches = [(placement.entry.key, blobs[placement.entry.metadata.digest]) for placement in fit.placements]
-    helpers = place_helpers(bundle.manifest.helpers, launches, blobs, libcuda=libcuda)
-    with reported(cache):
-        if not fit.placements:
-            _withdraw(bundle, cache, fit.withdrawn)
-            raise IncompatibleError(f"{bundle.path}: {NOTHING}: {fit.refused[0]}")
-        kernels = _landings(bundle, cache, fit.placements, blobs)
-        results = list(_result_landings(fit.results, chosen, blobs))
-        beside = [_manifest(bundle, cache), *_signatures(bundle, cache, signatures)]
-        written, receipt = _install(bundle, cache, kernels, (*results, *helpers.landings, *beside), fit)
-    present = len(kernels) - written
-    return Installed(receipt=receipt, written=written, present=present, fit=fit, helpers=helpers, chosen=chosen)
+    blobs = _blobs(bundle, fit, demands)
+    if not fit.placements:
+        for _ in blobs:  # a bundle that is damaged is no reason to change anything
+            pass
+        with reported(cache):
+            _withdraw(cache, _earlier(bundle, cache), fit.withdrawn)
+        raise IncompatibleError(f"{bundle.path}: {NOTHING}: {fit.refused[0]}")
+    kernels = _kernels(bundle, fit.placements)
+    with reported(cache), at_work(cache):
+        earlier = _earlier(bundle, cache)
+        found = _look(cache, kernels)
+        with staging(cache) if found.lacking else nullcontext() as place:
+            staged, contents = _unpack(blobs, _needed(bundle, fit), cache, found.lacking, place)
+            launches = [
+                (placement.entry.key, contents[placement.entry.metadata.digest])
+                for placement in fit.placements
+                if placement.entry.metadata.digest in contents
+            ]
+            helpers = place_helpers(bundle.manifest.helpers, launches, contents, libcuda=libcuda)
+            others = [*_result_landings(fit.results, chosen, contents), *helpers.landings, _manifest(bundle, cache)]
+            others += _signatures(bundle, cache, signatures)
+            gone = _withdraw(cache, earlier, fit.withdrawn)
+            files, missing = _reckon(cache, earlier, gone, found, staged, others)
+            receipt = _receipt(bundle, cache, earlier, fit, files)
+            if staged or missing or earlier != receipt:
+                try:
+                    _commit(cache, place, staged, missing, receipt)
+                except OSError:
+                    # All may lie there, on a system that is read-only by now: where the bundle is can stay untold.
+                    if staged or missing or earlier is None or not _tells_of_one_install(earlier, receipt):
+                        raise
+                    receipt = earlier
+    written = len(found.lacking)
+    return Installed(
+        receipt=receipt, written=written, present=len(kernels) - written, fit=fit, helpers=helpers, chosen=chosen
+    )
 
 
-def _withdraw(bundle: Bundle, cache: Path, cache_keys: Iterable[str]) -> set[str]:
-    """Take out entries of an earlier install that must not serve this engine; the paths that are gone.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kernel:
+    """A kernel on its way into the cache.
 
-    Their keys are the engine's still where Triton's key does not hold what has changed, so they would be found.
+    Attributes:
+        entry: of the manifest.
+        cache_key: 64 hex digits.
+        directory: the name of its directory, which spells the key.
     """
-    earlier = _earlier(bundle, cache)
-    directories = {directory_name(cache_key) for cache_key in cache_keys}
-    files = [file for file in earlier.files if file.directory in directories] if earlier else []
-    for file in sorted(files, key=lambda file: not file.name.startswith(GROUP_PREFIX)):
-        _remove_if_ours(cache / file.path, file)
-    remove_empty({cache / file.directory for file in files})
-    return {file.path for file in files}
+
+    entry: Entry
+    cache_key: str
+    directory: str
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Its files: machine code, metadata, and the group file, its commit mark."""
+        return f"{self.entry.name}.cubin", f"{self.entry.name}.json", group_name(self.entry.name)
+
+    def files(self, digests: Sequence[str]) -> tuple[InstalledFile, ...]:
+        """Its files as a receipt lists them."""
+        return tuple(
+            InstalledFile(path=f"{self.directory}/{name}", digest=digest)
+            for name, digest in zip(self.names, digests, strict=True)
+        )
 
 
-def _blobs(bundle: Bundle, placements: Sequence[Placement]) -> dict[str, bytes]:
-    """The contents of what is placed and of the helpers, after every digest in the bundle has been checked."""
-    needed = {artifact.digest for placement in placements for _, artifact in placement.entry.artifacts}
-    needed |= {helper.artifact.digest for helper in bundle.manifest.helpers}
-    needed |= {kept.artifact.digest for kept in bundle.manifest.results}
-    return {digest: data for digest, data in bundle.blobs() if digest in needed}
+def _kernels(bundle: Bundle, placements: Sequence[Placement]) -> list[_Kernel]:
+    """The kernels by the keys that reach them, each once.
+
+    Raises:
+        BundleError: two entries with other code would lie in one place.
+    """
+    found: dict[tuple[str, str], _Kernel] = {}
+    for placement in placements:
+        entry = placement.entry
+        for cache_key in placement.cache_keys:
+            kernel = _Kernel(entry=entry, cache_key=cache_key, directory=directory_name(cache_key))
+            if found.setdefault((kernel.directory, entry.name), kernel).entry.artifacts != entry.artifacts:
+                raise BundleError(
+                    f"{bundle.path}: two entries of it would lie in {kernel.directory}, and their code differs; "
+                    "build the bundle again"
+                )
+    return list(found.values())
 
 
-def _landings(bundle: Bundle, cache: Path, placements: Sequence[Placement], blobs: dict[str, bytes]) -> list[Landing]:
-    landings = [
-        CacheEntry(
-            cache_key=cache_key,
-            name=placement.entry.name,
-            cubin=blobs[placement.entry.cubin.digest],
-            metadata=blobs[placement.entry.metadata.digest],
-        ).landing(cache)
-        for placement in placements
-        for cache_key in placement.cache_keys
-    ]
-    taken: dict[tuple[str, str], Landing] = {}
-    for landing in landings:
-        if taken.setdefault((landing.directory, landing.mark), landing) != landing:
-            raise BundleError(
-                f"{bundle.path}: two entries of it would lie in {landing.directory}, and their code differs; "
-                "build the bundle again"
-            )
-    return landings
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What a cache has of kernels.
+
+    Attributes:
+        lying: files that are what would be laid, as a receipt lists them.
+        theirs: paths of files of entries that Triton has compiled there, which stay as they are.
+        lacking: the kernels that are not there, or are broken.
+    """
+
+    lying: tuple[InstalledFile, ...]
+    theirs: tuple[str, ...]
+    lacking: tuple[_Kernel, ...]
+
+
+def _look(cache: Path, kernels: Iterable[_Kernel]) -> _Found:
+    """Look for kernels in a cache; what the manifest lists is enough for that."""
+    try:
+        there = frozenset(path.name for path in cache.iterdir())
+    except FileNotFoundError:
+        there = frozenset()
+    lying: list[InstalledFile] = []
+    theirs: list[str] = []
+    lacking: list[_Kernel] = []
+    for kernel in kernels:
+        place = cache / kernel.directory
+        if kernel.directory not in there:
+            lacking.append(kernel)
+        elif files := _lying(cache, kernel):
+            lying += files
+        elif is_tritons(place, kernel.entry.name):
+            theirs += (f"{kernel.directory}/{name}" for name in kernel.names)
+        else:
+            lacking.append(kernel)
+    return _Found(lying=tuple(lying), theirs=tuple(theirs), lacking=tuple(lacking))
+
+
+def _lying(cache: Path, kernel: _Kernel) -> tuple[InstalledFile, ...]:
+    """A kernel's files where they are what would be laid; else none."""
+    entry = kernel.entry
+    try:
+        cubin, metadata, group = ((cache / kernel.directory / name).read_bytes() for name in kernel.names)
+    except OSError:
+        return ()
+    if digest_bytes(cubin) != entry.cubin.digest or group != group_file(cache, kernel.directory, entry.name):
+        return ()
+    if digest_bytes(original_metadata(metadata, kernel.cache_key)) != entry.metadata.digest:
+        return ()
+    return kernel.files((entry.cubin.digest, digest_bytes(metadata), digest_bytes(group)))
+
+
+def _blobs(bundle: Bundle, fit: Fit, demands: Sequence[Demand]) -> Iterator[tuple[str, bytes]]:
+    """Every artifact of a bundle, after its digest has been checked, and that it is what entries that serve say."""
+
+    def signed() -> Iterator[tuple[str, bytes]]:
+        with as_signed(demands):
+            yield from bundle.blobs()
+
+    return refuse_unfit(bundle.path, (placement.entry for placement in fit.placements), signed())
+
+
+def _needed(bundle: Bundle, fit: Fit) -> set[str]:
+    """The digests of the artifacts that are needed at once: few and small ones."""
+    manifest = bundle.manifest
+    needed = {kept.artifact.digest for kept in manifest.results}
+    if manifest.helpers:
+        needed |= {helper.artifact.digest for helper in manifest.helpers}
+        if are_launchers_needed():
+            needed |= {placement.entry.metadata.digest for placement in fit.placements}
+    return needed
+
+
+def _unpack(
+    blobs: Iterable[tuple[str, bytes]],
+    needed: AbstractSet[str],
+    cache: Path,
+    kernels: Sequence[_Kernel],
+    place: Path | None,
+) -> tuple[list[Staged], dict[str, bytes]]:
+    """Stage kernels while their artifacts go by.
+
+    Args:
+        blobs: digests and contents of artifacts.
+        needed: of which to keep the content.
+        cache: where the kernels will lie.
+        kernels: what to stage.
+        place: where to stage; it may be None where there are no kernels.
+
+    Returns:
+        What is staged, and what is kept, by digest.
+    """
+    cubins: dict[str, list[int]] = {}
+    metadata: dict[str, list[int]] = {}
+    places = [f"{place}/{index}" for index in range(len(kernels))]
+    for index, kernel in enumerate(kernels):
+        stage_directory(places[index])
+        cubins.setdefault(kernel.entry.cubin.digest, []).append(index)
+        metadata.setdefault(kernel.entry.metadata.digest, []).append(index)
+    kept: dict[str, bytes] = {}
+    staged: list[Staged] = []
+    for digest, data in blobs:
+        for index in cubins.get(digest, ()):
+            stage_file(places[index], kernels[index].names[0], data)
+        if digest in metadata:
+            described = read_metadata(data)
+            for index in metadata[digest]:
+                kernel = kernels[index]
+                contents = (
+                    metadata_file(described, kernel.cache_key),
+                    group_file(cache, kernel.directory, kernel.entry.name),
+                )
+                for name, content in zip(kernel.names[1:], contents, strict=True):
+                    stage_file(places[index], name, content)
+                files = kernel.files((kernel.entry.cubin.digest, *map(digest_bytes, contents)))
+                staged.append(Staged(place=places[index], directory=kernel.directory, files=files))
+        if digest in needed:
+            kept[digest] = data
+    return staged, kept
 
 
 def _result_landings(results: Iterable[ResultPlacement], chosen: Chosen, blobs: dict[str, bytes]) -> Iterator[Landing]:
@@ -194,51 +367,80 @@ def _result_landings(results: Iterable[ResultPlacement], chosen: Chosen, blobs: 
                 yield Landing(directory=directory_name(cache_key), files=(file,))
 
 
-def _install(
-    bundle: Bundle, cache: Path, kernels: Sequence[Landing], others: Sequence[Landing], fit: Fit
-) -> tuple[int, Receipt]:
-    """Lay what is not there; how many of the kernels were laid, and the receipt."""
-    missing: list[Landing] = []
-    with at_work(cache):
-        earlier = _earlier(bundle, cache)
-        gone = _withdraw(bundle, cache, fit.withdrawn)
-        # What an earlier install of this bundle wrote, for another architecture or engine, is ours still.
-        files = {file.path: file for file in earlier.files if file.path not in gone} if earlier else {}
-        ours = set(files)
-        accepted = (*(earlier.accepted if earlier else ()), *(str(finding) for finding in fit.accepted))
-        for landing in (*kernels, *others):
-            lies_there = landing.lies_in(cache)
-            if not lies_there and _is_anothers(cache, landing, ours):
-                for file in landing.installed():
-                    files.pop(file.path, None)
-                continue
-            files |= {file.path: file for file in landing.installed()}
-            if not lies_there:
-                missing.append(landing)
-        receipt = Receipt(
-            bundle=bundle.digest,
-            name=bundle.path.name,
-            source=Path(os.path.abspath(bundle.path)),  # noqa: PTH100  # resolve() would follow links
-            cache=cache,
-            accepted=tuple(dict.fromkeys(accepted)),
-            files=tuple(sorted(files.values(), key=_order)),
-        )
-        if missing or earlier != receipt:
-            try:
-                with staging(cache) as place:
-                    lay(place, cache, missing, receipt)
-            except OSError:
-                # All may lie there, on a system that is read-only by now: where the bundle is can stay untold.
-                if missing or earlier is None or replace(earlier, name=receipt.name, source=receipt.source) != receipt:
-                    raise
-                receipt = earlier
-    return sum(landing in missing for landing in kernels), receipt
+def _withdraw(cache: Path, earlier: Receipt | None, cache_keys: Iterable[str]) -> set[str]:
+    """Take out entries of an earlier install that must not serve this engine; the paths that are gone.
+
+    Their keys are the engine's still where Triton's key does not hold what has changed, so they would be found.
+    """
+    directories = {directory_name(cache_key) for cache_key in cache_keys}
+    files = [file for file in earlier.files if file.directory in directories] if earlier else []
+    for file in sorted(files, key=lambda file: not file.name.startswith(GROUP_PREFIX)):
+        _remove_if_ours(cache / file.path, file)
+    remove_empty({cache / file.directory for file in files})
+    return {file.path for file in files}
+
+
+def _reckon(
+    cache: Path,
+    earlier: Receipt | None,
+    gone: AbstractSet[str],
+    found: _Found,
+    staged: Iterable[Staged],
+    others: Iterable[Landing],
+) -> tuple[dict[str, InstalledFile], list[Landing]]:
+    """What is ours in a cache once everything is laid, by path; and which of the others are to be laid for that."""
+    # What an earlier install of this bundle wrote, for another architecture or engine, is ours still.
+    files = {file.path: file for file in earlier.files if file.path not in gone} if earlier else {}
+    ours = frozenset(files)
+    for path in found.theirs:
+        files.pop(path, None)
+    for file in (*found.lying, *(file for one in staged for file in one.files)):
+        files[file.path] = file
+    missing = []
+    for landing in others:
+        listed = {file.path: file for file in landing.installed()}
+        if landing.lies_in(cache):
+            files |= listed
+        elif _is_anothers(cache, landing, ours):
+            for path in listed:
+                files.pop(path, None)
+        else:
+            files |= listed
+            missing.append(landing)
+    return files, missing
+
+
+def _receipt(
+    bundle: Bundle, cache: Path, earlier: Receipt | None, fit: Fit, files: Mapping[str, InstalledFile]
+) -> Receipt:
+    accepted = (*(earlier.accepted if earlier else ()), *(str(finding) for finding in fit.accepted))
+    return Receipt(
+        bundle=bundle.digest,
+        name=bundle.path.name,
+        source=Path(os.path.abspath(bundle.path)),  # noqa: PTH100  # resolve() would follow links
+        cache=cache,
+        accepted=tuple(dict.fromkeys(accepted)),
+        files=tuple(sorted(files.values(), key=_order)),
+    )
+
+
+def _tells_of_one_install(earlier: Receipt, receipt: Receipt) -> bool:
+    """Whether two receipts differ at most in where the bundle was."""
+    return replace(earlier, name=receipt.name, source=receipt.source) == receipt
+
+
+def _commit(
+    cache: Path, place: Path | None, staged: Iterable[Staged], missing: Iterable[Landing], receipt: Receipt
+) -> None:
+    with nullcontext(place) if place else staging(cache) as chosen:
+        others = [stage(f"{chosen}/other-{index}", landing) for index, landing in enumerate(missing)]
+        commit(chosen, cache, [*staged, *others], receipt)
 
 
 def _manifest(bundle: Bundle, cache: Path) -> Landing:
     """The bundle's manifest, which tells a process that serves what it can have ready before the first launch."""
     name = manifest_path(cache, bundle.digest).name
-    return Landing(directory=MANIFESTS, files=((name, bundle.manifest.to_bytes()),))
+    return Landing(directory=MANIFESTS, files=((name, bundle.manifest_bytes()),))
 
 
 def _signatures(bundle: Bundle, cache: Path, signatures: Signatures | None) -> list[Landing]:
@@ -249,25 +451,17 @@ def _signatures(bundle: Bundle, cache: Path, signatures: Signatures | None) -> l
     return [Landing(directory=SIGNATURES, files=((name, signatures.to_bytes()),))]
 
 
-def _is_anothers(cache: Path, landing: Landing, ours: set[str]) -> bool:
-    """Whether what lies there was compiled there, and works: it is not ours to replace.
+def _is_anothers(cache: Path, landing: Landing, ours: AbstractSet[str]) -> bool:
+    """Whether a file that lies there was put there by somebody else, and may work: it is not ours to replace.
 
     Args:
         cache: the cache directory.
-        landing: what should lie there.
+        landing: what should lie there, which is no entry.
         ours: the paths that an earlier install of the same bundle has written.
     """
-    place = cache / landing.directory
     if landing.directory in (MANIFESTS, SIGNATURES):
         return False
-    if not landing.mark.startswith(GROUP_PREFIX):
-        return f"{landing.directory}/{landing.mark}" not in ours and _size(place / landing.mark) > 0
-    stem = stem_of(landing.mark)
-    try:
-        group = (place / landing.mark).read_bytes()
-    except OSError:
-        return False
-    return group_root(group, landing.directory, stem) is None and is_whole(place, stem)
+    return f"{landing.directory}/{landing.mark}" not in ours and _size(cache / landing.directory / landing.mark) > 0
 
 
 def _size(path: Path) -> int:

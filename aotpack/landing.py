@@ -1,9 +1,14 @@
 """Landing: directories laid into a cache so that a reader finds each of them whole, or not at all.
 
-A directory is staged beside its place, synced, and renamed to it. Where something lies there already, its files
-are replaced one by one, and the commit mark, the file that readers look for first, goes first and comes last. So
-at whatever moment a process is killed or the disk fills, an entry is either there or missing, and the next
+A directory is staged beside its place, brought to the disk, and renamed to it. Where something lies there already,
+its files are replaced one by one, and the commit mark, the file that readers look for first, goes first and comes
+last. So at whatever moment a process is killed or the disk fills, an entry is either there or missing, and the next
 install ends as if nothing had happened.
+
+A machine that loses its power is a process killed whose last writes are lost too, and a rename may survive what it
+renamed. So all that is staged is on the disk before the first rename. Not file by file: each of those would wait for
+the disk's own cache, thousands of times. The file system is asked once, when everything is staged, and again for each
+directory in which names change: for the receipt, and for the entries.
 
 One process of a host works in a cache at a time. Where the file system has no locks, and between hosts, two may:
 that is sound too, since each step is, and only costs the work of both. Nothing here knows what the files are.
@@ -21,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from aotpack.atomic import sync_directory, sync_file, write_atomically
-from aotpack.digests import digest_bytes
+from aotpack.atomic import sync_directory, sync_tree, write_atomically
+from aotpack.digests import digest_bytes, digest_file
 from aotpack.errors import CacheError
 from aotpack.receipts import HELPERS, MANIFESTS, OURS, SIGNATURES, InstalledFile, Receipt
 
@@ -65,9 +70,35 @@ class Landing:
         return all(_reads(cache / self.directory / name, data) for name, data in self.files)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """A landing whose files are staged.
+
+    Attributes:
+        place: the directory where they are.
+        directory: that of the landing.
+        files: as a receipt lists them; the last is the commit mark.
+    """
+
+    place: str
+    directory: str
+    files: tuple[InstalledFile, ...]
+
+    def lies_in(self, cache: Path) -> bool:
+        """Whether every file lies in the cache with this very content."""
+        return all(_has(cache / file.path, file.digest) for file in self.files)
+
+
 def _reads(path: Path, data: bytes) -> bool:
     try:
         return path.read_bytes() == data
+    except OSError:
+        return False
+
+
+def _has(path: Path, digest: str) -> bool:
+    try:
+        return digest_file(path) == digest
     except OSError:
         return False
 
@@ -92,20 +123,26 @@ def make_directory(path: Path) -> None:
     """
     if path.is_dir():
         return
-    if path.parent != path:
-        make_directory(path.parent)
-    try:
-        _patiently(path.mkdir)
-    except FileExistsError:
-        if not path.is_dir():
-            raise
-    else:
-        _open_to_all(path)
+    for is_last in (False, False, True):
+        if path.parent != path:
+            make_directory(path.parent)
+        try:
+            _patiently(path.mkdir)
+        except FileExistsError:
+            if not path.is_dir():
+                raise
+        except FileNotFoundError:  # somebody has removed the one above it meanwhile
+            if is_last:
+                raise
+            continue
+        else:
+            _open_to_all(path)
+        return
 
 
-def _open_to_all(directory: Path) -> None:
+def _open_to_all(directory: Path | str) -> None:
     with suppress(OSError):  # some file systems have no modes
-        directory.chmod(0o755)
+        os.chmod(directory, 0o755)  # noqa: PTH101, S103  # as above
 
 
 def remove_file(path: Path) -> None:
@@ -129,8 +166,8 @@ def remove_empty(directories: Iterable[Path]) -> None:
 def at_work(cache: Path) -> Iterator[None]:
     """Be the one process of this host that changes the cache.
 
-    Our directory in the cache is made where it is missing, and removed at the end where it is empty; what killed
-    processes have staged there is removed.
+    Our directory in the cache is made where it is missing, and removed at the end where it is empty; so is the cache
+    itself where what is done there fails. What killed processes have staged there is removed.
 
     Raises:
         CacheError: another process was at work all the while.
@@ -138,6 +175,22 @@ def at_work(cache: Path) -> Iterator[None]:
     """
     home = cache / OURS
     until = time.monotonic() + LONGEST_WAIT
+    made = _missing(home)
+    try:
+        with _locked(cache, home, until):
+            yield
+    except BaseException:
+        remove_empty(made)
+        raise
+
+
+def _missing(directory: Path) -> list[Path]:
+    """Which of a directory and those above it are not there, the lowest first."""
+    return [path for path in (directory, *directory.parents) if not os.path.lexists(path)]
+
+
+@contextmanager
+def _locked(cache: Path, home: Path, until: float) -> Iterator[None]:
     while True:
         make_directory(home)
         try:
@@ -215,9 +268,7 @@ def _age(path: Path) -> float:
 
 
 def lay(place: Path, cache: Path, landings: Sequence[Landing], receipt: Receipt | None) -> None:
-    """Lay directories into the cache, and the receipt before the first of them.
-
-    Everything is on the disk before anything appears in the cache, so a disk that is full is noticed in time.
+    """Lay directories into the cache, and the receipt before the first of them: ``stage``, then ``commit``.
 
     Args:
         place: where to stage.
@@ -228,60 +279,123 @@ def lay(place: Path, cache: Path, landings: Sequence[Landing], receipt: Receipt 
     Raises:
         OSError: something cannot be written; each landing is whole or missing.
     """
-    for index, landing in enumerate(landings):
-        _stage(place / str(index), landing)
+    commit(place, cache, [stage(f"{place}/{index}", landing) for index, landing in enumerate(landings)], receipt)
+
+
+def stage(place: str, landing: Landing) -> Staged:
+    """Stage a landing.
+
+    Args:
+        place: a directory to make, below that of ``staging``.
+        landing: what goes there.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    stage_directory(place)
+    for name, data in landing.files:
+        stage_file(place, name, data)
+    return Staged(place=place, directory=landing.directory, files=tuple(landing.installed()))
+
+
+def stage_directory(place: str) -> None:
+    """Make a directory in which files are to be staged, which all can read whatever the umask.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    _patiently(lambda: _make_anew(place))
+
+
+def _make_anew(place: str) -> None:
+    with suppress(FileExistsError):  # a network file system has done it, and its answer was lost
+        os.mkdir(place)  # noqa: PTH102  # of thousands, a Path would take a good part of the time
+    _open_to_all(place)
+
+
+def stage_file(place: str, name: str, data: bytes) -> None:
+    """Write a file that all can read; it is on the disk only after ``commit``.
+
+    Args:
+        place: a directory that ``stage_directory`` has made.
+        name: the file's name.
+        data: its content.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    _patiently(lambda: _write(f"{place}/{name}", data))
+
+
+def _write(path: str, data: bytes) -> None:
+    # Without the layers of ``open``, which take longer than the file system for files as small as these.
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(handle, left) :]
+        with suppress(OSError):  # some file systems have no modes
+            os.fchmod(handle, 0o644)
+    finally:
+        os.close(handle)
+
+
+def commit(place: Path, cache: Path, staged: Sequence[Staged], receipt: Receipt | None) -> None:
+    """Move what is staged into the cache, and the receipt before the first of it.
+
+    Everything is on the disk before anything appears in the cache, so a disk that is full is noticed in time.
+
+    Args:
+        place: the directory of ``staging``.
+        cache: the cache.
+        staged: what to move.
+        receipt: what to write before, or None to leave it as it is.
+
+    Raises:
+        OSError: something cannot be written; each landing is whole or missing.
+    """
+    data = b"" if receipt is None else receipt.to_bytes()
     if receipt is not None:
-        staged = place / "receipt"
-        data = receipt.to_bytes()
-        _patiently(lambda: _write(staged, data))
+        stage_file(str(place), _RECEIPT, data)
+    sync_tree(place)
+    if receipt is not None:
         make_directory(receipt.path.parent)
-        _put(staged, receipt.path, data)
+        _put(f"{place}/{_RECEIPT}", receipt.path, digest_bytes(data))
         sync_directory(receipt.path.parent)
-    for index, landing in enumerate(landings):
-        _land(place / str(index), cache, landing)
+    for landing in staged:
+        _land(cache, landing)
     sync_directory(cache)
 
 
-def _stage(directory: Path, landing: Landing) -> None:
-    make_directory(directory)
-    for name, data in landing.files:
-        _patiently(lambda path=directory / name, data=data: _write(path, data))  # type: ignore[misc]
+_RECEIPT = "receipt"
 
 
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        with suppress(OSError):  # some file systems have no modes
-            os.fchmod(file.fileno(), 0o644)
-        sync_file(file.fileno())
-
-
-def _land(staged: Path, cache: Path, landing: Landing) -> None:
+def _land(cache: Path, staged: Staged) -> None:
     """Move a staged directory to its place: in one rename, or file by file where something is in the way."""
-    place = cache / landing.directory
-    if landing.lies_in(cache):
-        return  # a process of another host was faster; its readers are not to be disturbed
+    place = f"{cache}/{staged.directory}"
     try:
-        _patiently(lambda: staged.rename(place))  # over an empty directory too: Triton makes one for each miss
+        # Over an empty directory too: Triton makes one for each miss.
+        _patiently(lambda: os.rename(staged.place, place))  # noqa: PTH104
     except OSError:
-        # A network file system may answer a rename that it has done with an error.
-        if landing.lies_in(cache):
+        # A process of another host was faster, and its readers are not to be disturbed; or a network file system
+        # answers a rename that it has done with an error.
+        if staged.lies_in(cache):
             return
     else:
         return
-    make_directory(place)
-    remove_file(place / landing.mark)
-    for name, data in landing.files:
-        _put(staged / name, place / name, data)
-    sync_directory(place)
+    make_directory(Path(place))
+    remove_file(cache / staged.files[-1].path)
+    for file in staged.files:
+        _put(f"{staged.place}/{file.name}", cache / file.path, file.digest)
+    sync_directory(Path(place))
 
 
-def _put(staged: Path, path: Path, data: bytes) -> None:
+def _put(staged: str, path: Path, digest: str) -> None:
     try:
-        _patiently(lambda: staged.replace(path))
+        _patiently(lambda: Path(staged).replace(path))
     except OSError as error:
         if error.errno == errno.EXDEV:  # quota projects and overlays refuse renames within what looks like one system
+            data = Path(staged).read_bytes()
             _patiently(lambda: write_atomically(path, [data]))
-        elif not _reads(path, data):
+        elif not _has(path, digest):
             raise

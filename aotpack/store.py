@@ -96,12 +96,10 @@ def unpack_store(bundle: Bundle, directory: Path, signatures: Signatures | None 
     with directory_that_lands(directory) as filling:
         blobs = filling / _BLOBS
         blobs.mkdir()
-        contents = dict(bundle.blobs())
-        refuse_unfit(bundle.path, bundle.manifest.entries, contents)
-        for digest, data in contents.items():
+        for digest, data in refuse_unfit(bundle.path, bundle.manifest.entries, bundle.blobs()):
             for kind in sorted(kinds[digest]):
                 _write(filling / blob_path(digest, kind), data)
-        _write(filling / MANIFEST, bundle.manifest.to_bytes())
+        _write(filling / MANIFEST, bundle.manifest_bytes())
         if signatures is not None:
             _write(filling / IN_STORE, signatures.to_bytes())
         for place in (blobs, filling):

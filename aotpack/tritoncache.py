@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from aotpack.digests import canonical_json
 from aotpack.documents import parse_document
 from aotpack.elf import cuda_architecture
 from aotpack.errors import CacheError
@@ -57,6 +59,11 @@ def resolved_directory(given: Path | None = None, environment: Mapping[str, str]
 
 def _home(variables: Mapping[str, str]) -> str:
     return variables.get("TRITON_HOME") or os.path.expanduser("~")  # noqa: PTH111  # as Triton does
+
+
+def group_name(stem: str) -> str:
+    """The name of an entry's group file, by the stem of its files; ``stem_of`` undoes it."""
+    return f"{GROUP_PREFIX}{stem}.json"
 
 
 def stem_of(group: str) -> str:
@@ -118,17 +125,53 @@ class CacheEntry:
         Raises:
             DocumentError: the metadata is no JSON object.
         """
-        metadata = {name: node.value for name, node in parse_document(self.metadata).fields()}
-        metadata["hash"] = self.cache_key
         return {
             f"{self.name}.cubin": self.cubin,
-            f"{self.name}.json": json.dumps(metadata, sort_keys=True).encode(),
-            f"{GROUP_PREFIX}{self.name}.json": group_file(cache, self.directory, self.name),
+            f"{self.name}.json": metadata_file(read_metadata(self.metadata), self.cache_key),
+            group_name(self.name): group_file(cache, self.directory, self.name),
         }
 
     def landing(self, cache: Path) -> Landing:
         """The entry as it is to be laid into a cache directory; the group file is its commit mark."""
         return Landing(directory=self.directory, files=tuple(self.files(cache).items()))
+
+
+def read_metadata(metadata: bytes) -> dict[str, Any]:
+    """Triton's metadata as the bundle has it.
+
+    Raises:
+        DocumentError: it is no JSON object.
+    """
+    root = parse_document(metadata)
+    root.fields()
+    return dict(root.value)
+
+
+def metadata_file(metadata: Mapping[str, Any], cache_key: str) -> bytes:
+    """The content of an entry's metadata file, which has the cache key in it.
+
+    Args:
+        metadata: as ``read_metadata`` gives it.
+        cache_key: 64 hex digits.
+    """
+    return json.dumps({**metadata, "hash": cache_key}, sort_keys=True).encode()
+
+
+def original_metadata(data: bytes, cache_key: str) -> bytes:
+    """Triton's metadata as a bundle has it, in canonical spelling, by a metadata file of an entry.
+
+    Nothing where ``metadata_file`` would not write ``data`` for it.
+
+    Args:
+        data: the content of the file.
+        cache_key: 64 hex digits.
+    """
+    try:
+        metadata = json.loads(data)
+        del metadata["hash"]
+        return canonical_json(metadata).encode() if metadata_file(metadata, cache_key) == data else b""
+    except (ValueError, KeyError, TypeError):
+        return b""
 
 
 def group_file(cache: Path, directory: str, name: str) -> bytes:
@@ -139,7 +182,7 @@ def group_file(cache: Path, directory: str, name: str) -> bytes:
         directory: the name of the entry's directory.
         name: the stem of its files.
     """
-    children = {file: str(cache / directory / file) for file in (f"{name}.cubin", f"{name}.json")}
+    children = {file: f"{cache}/{directory}/{file}" for file in (f"{name}.cubin", f"{name}.json")}
     return json.dumps({"child_paths": children}, sort_keys=True).encode()
 
 
@@ -169,6 +212,20 @@ def is_whole(directory: Path, name: str) -> bool:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
+
+
+def is_tritons(directory: Path, name: str) -> bool:
+    """Whether Triton has compiled the entry in a directory there, and could launch it.
+
+    Args:
+        directory: the entry's directory.
+        name: the stem of its files.
+    """
+    try:
+        group = (directory / group_name(name)).read_bytes()
+    except OSError:
+        return False
+    return group_root(group, directory.name, name) is None and is_whole(directory, name)
 
 
 def _lies_in(path: Path, directory: Path) -> bool:

@@ -43,7 +43,7 @@ from aotpack.tritoncache import (
     cache_key_of,
     group_file,
     group_root,
-    is_whole,
+    is_tritons,
     reported,
     same_directory,
     stem_of,
@@ -242,7 +242,7 @@ def _examine(cache: Path, files: tuple[InstalledFile, ...]) -> _State:
     by_group = problems.keys() <= stems.keys()
     if by_group and (wrong := next((found for stem in stems.values() if (found := _mismatch(place, stem))), "")):
         return _State(files=files, code="V102", detail=wrong)
-    if not by_group and stems and all(_is_tritons(place, name, stem) for name, stem in stems.items()):
+    if not by_group and stems and all(is_tritons(place, stem) for stem in stems.values()):
         return _State(files=files, code="V114", detail="Triton has compiled it here since; it works")
     # The gravest problem gives the code: V111, V112, V113.
     code = min((code for code, _ in problems.values()), default="")
@@ -263,14 +263,6 @@ def _problem(cache: Path, file: InstalledFile) -> tuple[str, str] | None:
     if root is None:
         return "V112", f"{file.name} is not what was installed"
     return None if same_directory(root, cache) else ("V113", f"{file.name} names {root}")
-
-
-def _is_tritons(place: Path, group: str, stem: str) -> bool:
-    """Whether an entry is whole, and its group file one that Triton has written."""
-    try:
-        return is_whole(place, stem) and group_root((place / group).read_bytes(), place.name, stem) is None
-    except OSError:
-        return False
 
 
 def _mismatch(place: Path, stem: str) -> str:

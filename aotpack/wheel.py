@@ -150,8 +150,8 @@ def write_wheels(
     parts = [narrow(bundle.manifest, wanted, suffix) for suffix in _suffixes(bundle, minors)]
     signatures = find_signatures(bundle.path, bundle.digest, signature)
     plans = [_Plan(bundle=bundle, part=part, signatures=signatures) for part in parts]
-    version, blobs = wheel_version(bundle), dict(bundle.blobs())
-    refuse_unfit(bundle.path, bundle.manifest.entries, blobs)
+    version = wheel_version(bundle)
+    blobs = dict(refuse_unfit(bundle.path, bundle.manifest.entries, bundle.blobs()))
     wheels = [
         (directory / f"{plan.package}-{version}-{plan.tag}.whl", _archive(_files(plan, version, blobs)))
         for plan in plans

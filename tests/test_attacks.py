@@ -49,6 +49,7 @@ from aotpack.bundle import Bundle, open_bundle
 from aotpack.cli import main
 from aotpack.errors import AotpackError, BundleError
 from aotpack.install import install_bundle
+from aotpack.receipts import OURS
 from aotpack.store import unpack_store
 from aotpack.verify import verify_bundle
 from tests.alterations import Original, frames_of, reassembled, stored, tiny
@@ -78,7 +79,16 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
             return  # it is there, and stays as it is
         # Below an open directory, if the call says so with its last argument.
         above = Path(f"/proc/self/fd/{arguments[-1]}").resolve() if arguments[-1] not in (-1, None) else Path()
+        if event == "os.rmdir" and not _is_empty(above / paths[0]):
+            return  # it stays
         _writes.extend(above / path for path in paths)
+
+
+def _is_empty(directory: Path) -> bool:
+    try:
+        return not any(directory.iterdir())
+    except OSError:
+        return False
 
 
 sys.addaudithook(_hook)
@@ -197,7 +207,7 @@ def test_an_attack_is_refused_and_leaves_everything_as_it_was(arena: Arena, tmp_
         writes = [path for path in writes if not path.is_relative_to(tmp_path)]
     else:
         assert list(tmp_path.iterdir()) == []
-    staging = str(tmp_path / ".store.")
+    staging = (str(tmp_path / ".store."), str(arena.cache / OURS / "staging-"))
     assert [path for path in writes if not str(path).startswith(staging)] == []
 
 
