@@ -19,8 +19,8 @@ Each module holds one noun, and imports go down this list only, which ``lint-imp
   ``cluster`` those of a Dask cluster, and ``kept`` asks them only for what ``compilecache`` has not, by the
   ``fingerprint`` of what it follows from;
 - bundles and caches: ``store`` (a bundle unpacked, to be served in place), ``bundle``, ``artifacts`` (held against
-  the manifest), ``helpers`` (Triton's C modules), ``leftovers`` (entries that Triton made), ``tritoncache``,
-  ``landing``, ``receipts``, ``listener``, ``record``;
+  the manifest), ``helpers`` (Triton's C modules), ``leftovers`` (entries that Triton made), ``stamps`` (of
+  installs that were done), ``tritoncache``, ``landing``, ``receipts``, ``listener``, ``record``;
 - keys, on the worker's side: ``measuring``, ``compiler``, ``stages`` (of Triton's pipeline), ``tracing``,
   ``families``, ``engines``, ``deployments``, ``models``;
 - what a bundle says: ``manifest``, ``archive``, ``sourcekeys``, ``sources``, ``autotuner`` (the file in which Triton's

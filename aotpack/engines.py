@@ -33,6 +33,7 @@ vLLM 0.33.0 requires torch 2.14.0, whose own requirement is triton 3.8; 0.26.0 t
 """
 
 DEFAULT = "vllm"
+_VERSION_FILE = "_version.py"
 _UNKNOWN_VERSION = "0+unknown"
 
 Say = Callable[[str], None]
@@ -58,6 +59,12 @@ class Engine:
     def package(self) -> Path:
         """The package's own directory."""
         return self.root / self.name
+
+    @property
+    def version_files(self) -> tuple[Path, ...]:
+        """The files by which its release is told, whether or not they are there."""
+        described = self.root.glob(f"{self.name}-*.dist-info/METADATA")
+        return (*sorted(described), self.package / _VERSION_FILE)
 
     def has(self, module: str) -> bool:
         """Whether this release has a module, or a package, of that dotted name."""
@@ -184,7 +191,7 @@ def _directory(path: Path) -> Engine:
 def _version_in(root: Path, name: str) -> str:
     for info in sorted(root.glob(f"{name}-*.dist-info")):
         return info.name.removesuffix(".dist-info").partition("-")[2]
-    version_file = root / name / "_version.py"
+    version_file = root / name / _VERSION_FILE
     if version_file.is_file():
         match = re.search(
             r"^(?:__version__|version)\b[^'\"\n]*['\"]([^'\"]+)['\"]", version_file.read_text(), re.MULTILINE

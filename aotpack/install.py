@@ -13,7 +13,7 @@ manifests and signatures and, while an install runs, what it stages. Triton neve
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from aotpack.admission import admit_bundle, as_signed
 from aotpack.artifacts import refuse_unfit
-from aotpack.bundle import Bundle
+from aotpack.bundle import Bundle, open_bundle
 from aotpack.devices import Chosen, choose_devices
 from aotpack.digests import digest_bytes
 from aotpack.engines import Engine
@@ -56,6 +56,8 @@ from aotpack.receipts import (
     signatures_path,
 )
 from aotpack.signatures import Signatures
+from aotpack.sources import EngineSources
+from aotpack.stamps import Asked, Summary, basis, leave_stamp, remove_stamp
 from aotpack.targets import Target
 from aotpack.tritoncache import (
     GROUP_PREFIX,
@@ -83,6 +85,8 @@ class Installed:
         fit: what of the bundle's kernels serves here, and what was refused.
         helpers: where its native helpers went, and what of them was refused.
         chosen: whose results of autotuned kernels it wrote.
+        is_whole: whether all that lies there for the bundle is listed in the receipt: nothing was left as somebody
+            else had put it there.
     """
 
     receipt: Receipt
@@ -91,11 +95,26 @@ class Installed:
     fit: Fit
     helpers: Placed
     chosen: Chosen
+    is_whole: bool
 
     @property
     def refused(self) -> tuple[Finding, ...]:
         """What of the bundle does not serve here, and why."""
         return (*self.fit.refused, *self.helpers.refused)
+
+    @property
+    def summary(self) -> Summary:
+        """What it has to say."""
+        return Summary(
+            bundle=self.receipt.bundle,
+            cache=self.receipt.cache,
+            written=self.written,
+            present=self.present,
+            findings=(*self.fit.accepted, *self.refused, *self.helpers.notes, *self.chosen.findings),
+            refused=bool(self.refused),
+            shifted=len(self.fit.shifted),
+            compared=self.fit.compared,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,10 +205,56 @@ def install_bundle(
                     if staged or missing or earlier is None or not _tells_of_one_install(earlier, receipt):
                         raise
                     receipt = earlier
-    written = len(found.lacking)
     return Installed(
-        receipt=receipt, written=written, present=len(kernels) - written, fit=fit, helpers=helpers, chosen=chosen
+        receipt=receipt,
+        written=len(found.lacking),
+        present=len(kernels) - len(found.lacking),
+        fit=fit,
+        helpers=helpers,
+        chosen=chosen,
+        is_whole=all(file.path in files for landing in others for file in landing.installed()) and not found.theirs,
     )
+
+
+def install_as_asked(
+    asked: Asked, engine: Callable[[str], Engine | None], demands: Sequence[Demand], signature: Path | None = None
+) -> Summary:
+    """Install as ``install_bundle`` does, and leave a stamp: so that ``find_stamp`` knows what was done.
+
+    Args:
+        asked: what is asked for.
+        engine: gives the engine that will serve, by the name that the bundle has.
+        demands: as ``install_bundle`` takes them.
+        signature: as ``install_bundle`` takes it.
+
+    Raises:
+        UnsupportedFormatError, BundleError: as ``open_bundle``.
+        AotpackError: as ``install_bundle``, or what ``engine`` raises.
+    """
+    bundle = open_bundle(asked.path)
+    name = bundle.manifest.engine
+    served = engine(name)
+    files = [] if served is None else [*map(str, _files(served, bundle))]
+    followed = basis(asked, name, files)
+    installed = install_bundle(
+        bundle,
+        asked.cache,
+        targets=asked.targets,
+        engine=served,
+        other_ptxas=asked.other_ptxas,
+        libcuda=asked.libcuda,
+        demands=demands,
+        signature=signature,
+        devices=asked.devices,
+    )
+    if installed.is_whole:
+        leave_stamp(asked, name, files, followed, installed.summary, installed.receipt.to_bytes())
+    return installed.summary
+
+
+def _files(engine: Engine, bundle: Bundle) -> list[Path]:
+    """The files of an engine that an install looks at, whether or not they are there."""
+    return [*EngineSources(engine.root).candidates(bundle.manifest.sources), *engine.version_files]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -509,6 +574,7 @@ def uninstall(receipt: Receipt) -> Removed:
             if was_ours is False:
                 findings.append(Finding(code="I101", subject=str(path), detail="is not what was installed, and stays"))
         remove_empty({cache / file.directory for file in receipt.files})
+        remove_stamp(cache, receipt.bundle)
         remove_file(receipt.path)
     return Removed(receipt=receipt, removed=removed, shared=shared, findings=tuple(findings))
 

@@ -258,8 +258,15 @@ class EngineSources:
 
     def path(self, module: str) -> Path | None:
         """The file of a module, or None where the engine does not have it."""
+        return next((path for path in self._places(module) if path.is_file()), None)
+
+    def _places(self, module: str) -> tuple[Path, Path]:
         place = self.root.joinpath(*module.split("."))
-        return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
+        return place.with_suffix(".py"), place / "__init__.py"
+
+    def candidates(self, recorded: Sources) -> list[Path]:
+        """Where the files of what was recorded would lie, whether or not they are there."""
+        return [path for name, _ in recorded.modules for path in self._places(name)]
 
     @property
     def modules(self) -> tuple[tuple[str, str], ...]:

@@ -4,6 +4,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +19,9 @@ from aotpack.cli.options import (
 )
 from aotpack.errors import UsageError
 from aotpack.targets import Target
+
+if TYPE_CHECKING:
+    from aotpack.engines import Engine
 
 
 @click.command()
@@ -83,31 +87,36 @@ def install(
       aotpack install bundle.tar.zst --trusted-key release-2026.pub --trusted-key release-2027.pub
       aotpack install bundle.tar.zst --engine /opt/vllm/lib/python3.12/site-packages
     """
-    from aotpack.bundle import open_bundle
-    from aotpack.engines import find_engine, installed_engine
-    from aotpack.install import install_bundle
     from aotpack.policy import demands_here
-    from aotpack.report.install import show_installed
-    from aotpack.report.words import Words
+    from aotpack.report.summary import show_installed
+    from aotpack.stamps import ask, find_stamp
     from aotpack.tritoncache import effective_directory
 
     signal.signal(signal.SIGTERM, terminated)
     demands = demands_here(required=required, trusted=trusted)
-    opened = open_bundle(bundle)
-    engine = find_engine(spec, Words(quiet=False).say) if spec else installed_engine(opened.manifest.engine)
-    installed = install_bundle(
-        opened,
+    asked = ask(
+        bundle,
         effective_directory(cache_dir),
-        targets=flatten(archs),
-        engine=engine,
-        other_ptxas=other_ptxas,
-        libcuda=libcuda,
         demands=demands,
         signature=signature,
+        targets=flatten(archs),
+        engine=spec,
+        other_ptxas=other_ptxas,
+        libcuda=libcuda,
         devices=devices,
     )
-    show_installed(installed)
-    sys.exit(1 if installed.refused else 0)
+    summary = find_stamp(asked)
+    if summary is None:
+        from aotpack.engines import find_engine, installed_engine
+        from aotpack.install import install_as_asked
+        from aotpack.report.words import Words
+
+        def engine(name: str) -> "Engine | None":
+            return find_engine(spec, Words(quiet=False).say) if spec else installed_engine(name)
+
+        summary = install_as_asked(asked, engine, demands, signature)
+    show_installed(summary)
+    sys.exit(1 if summary.refused else 0)
 
 
 @click.command()

@@ -4,31 +4,9 @@ from typing import Any
 
 import click
 
-from aotpack.digests import hex_of
-from aotpack.install import Installed, Removed
+from aotpack.install import Removed
 from aotpack.report.words import count, show_findings, show_json
 from aotpack.verify import Checked, Healed
-
-
-def show_installed(installed: Installed) -> None:
-    """What an install refused, and what it did in one line."""
-    receipt, fit = installed.receipt, installed.fit
-    show_findings([*fit.accepted, *installed.refused, *installed.helpers.notes, *installed.chosen.findings])
-    if fit.shifted:
-        click.echo(
-            f"{count(len(fit.shifted), 'kernel')} stand in other lines here, and got keys of their own", err=True
-        )
-    if not fit.compared:
-        click.echo(
-            "the engine is not installed here, so its files were not compared; name its directory with --engine",
-            err=True,
-        )
-    there = f", {installed.present} were there" if installed.present else ""
-    click.echo(
-        f"installed {count(installed.written, 'kernel')} into {receipt.cache}{there}; "
-        f"to take them out: aotpack uninstall {hex_of(receipt.bundle)[:12]}",
-        err=True,
-    )
 
 
 def show_removed(removed: Removed) -> None:
