@@ -28,7 +28,8 @@ Each module holds one noun, and imports go down this list only, which ``lint-imp
 - who is trusted: ``policy`` (what a machine demands), ``signatures``, ``signingkeys``, ``writers`` (who may change what
   lies at a path);
 - the ground: ``canonical`` (large documents), ``references`` and ``credentials`` of registries, ``documents``,
-  ``atomic``, ``elf``, ``frames`` (of zstd), ``gpus``, ``interpreters``, ``limits`` (of a container), ``mounts``,
+  ``atomic``, ``cachedirectory`` (Triton's), ``elf``, ``frames`` (of zstd),
+  ``gpus``, ``interpreters``, ``limits`` (of a container), ``mounts``,
   ``selftest`` (of a wheel), ``digests``, ``findings``, ``errors``.
 
 torch is imported in worker processes alone; Triton there, by what asks it for its keys (``toolchain``, ``sourcekeys``,

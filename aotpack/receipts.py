@@ -7,11 +7,12 @@ It is written before the first entry lands, so that even an install that was kil
 from dataclasses import dataclass
 from pathlib import Path
 
+from aotpack.cachedirectory import RECEIPTS, receipt_paths
 from aotpack.digests import canonical_json, hex_of
 from aotpack.documents import Node, parse_canonical, read_start
 from aotpack.errors import CacheError, DocumentError, UsageError
 
-OURS = ".aotpack"
+OURS = RECEIPTS.partition("/")[0]
 """The one directory of ours in a cache directory; Triton never looks there."""
 
 HELPERS = f"{OURS}/helpers"
@@ -101,7 +102,7 @@ class Receipt:
 
 def receipt_path(cache: Path, bundle: str) -> Path:
     """Where the receipt of a bundle, by its digest, lies in a cache directory."""
-    return cache / OURS / "receipts" / f"{hex_of(bundle)}.json"
+    return cache / RECEIPTS / f"{hex_of(bundle)}.json"
 
 
 def manifest_path(cache: Path, bundle: str) -> Path:
@@ -112,24 +113,6 @@ def manifest_path(cache: Path, bundle: str) -> Path:
 def signatures_path(cache: Path, bundle: str) -> Path:
     """Where the signatures of a bundle, by its digest, lie in a cache directory that it was installed in."""
     return cache / SIGNATURES / f"{hex_of(bundle)}.json"
-
-
-def receipt_paths(cache: Path) -> list[Path]:
-    """Where the receipts of a cache directory lie, by bundle digest; whether they can be read is not asked.
-
-    Raises:
-        CacheError: the directory cannot be listed.
-    """
-    place = cache / OURS / "receipts"
-    try:
-        return sorted(path for path in place.iterdir() if path.name.endswith(".json"))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise CacheError(
-            f"{place}: cannot be listed: {error.strerror}; run this as a user who may read {cache}, "
-            "or name another directory with --cache-dir"
-        ) from None
 
 
 def read_receipts(cache: Path) -> list[Receipt]:

@@ -1,4 +1,4 @@
-"""Triton's cache directory: where it is, how an entry lies in it, and whether one there is whole.
+"""Entries of Triton's cache directory: how one lies in it, and whether one there is whole.
 
 An entry is a directory named after the cache key in base32 (triton/runtime/cache.py, ``_base32``). Launching
 needs three files of it: the cubin, the metadata, and a group file that names the two by absolute path and so is
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aotpack.cachedirectory import advice
 from aotpack.digests import canonical_json
 from aotpack.documents import parse_document
 from aotpack.elf import cuda_architecture
@@ -23,42 +24,6 @@ from aotpack.errors import CacheError
 from aotpack.landing import Landing
 
 GROUP_PREFIX = "__grp__"
-
-
-def effective_directory(given: Path | None = None, environment: Mapping[str, str] | None = None) -> Path:
-    """The directory that Triton will look in: ``given``, else as its knobs resolve it.
-
-    ``TRITON_CACHE_DIR``, else ``$TRITON_HOME/.triton/cache``, else ``~/.triton/cache`` (triton/knobs.py,
-    ``cache_knobs``); an empty variable counts as unset.
-
-    Args:
-        given: what the user asked for.
-        environment: to read instead of the process's.
-
-    Raises:
-        CacheError: there is no home directory, so Triton would look below whatever directory it is started in.
-    """
-    variables = os.environ if environment is None else environment
-    if given is None and not variables.get("TRITON_CACHE_DIR") and _home(variables).startswith("~"):
-        raise CacheError(
-            f"no home directory: HOME is unset and user {os.getuid()} has no passwd entry, so Triton would look below "
-            f"the directory that it is started in; {_advice()}"
-        )
-    return resolved_directory(given, environment)
-
-
-def resolved_directory(given: Path | None = None, environment: Mapping[str, str] | None = None) -> Path:
-    """As ``effective_directory``, even where it depends on the directory that a process is started in."""
-    variables = os.environ if environment is None else environment
-    directory = given or variables.get("TRITON_CACHE_DIR")
-    # resolve() would follow links that mounts rely on.
-    if directory:
-        return Path(os.path.abspath(directory))  # noqa: PTH100
-    return Path(os.path.abspath(_home(variables))) / ".triton" / "cache"  # noqa: PTH100
-
-
-def _home(variables: Mapping[str, str]) -> str:
-    return variables.get("TRITON_HOME") or os.path.expanduser("~")  # noqa: PTH111  # as Triton does
 
 
 def group_name(stem: str) -> str:
@@ -267,7 +232,7 @@ def reported(cache: Path) -> Iterator[None]:
         where = error.filename or cache
         raise CacheError(
             f"{where}: {error.strerror or error}; the cache {cache}{_why_there(cache)} holds no half entry: "
-            f"{_remedy(error.errno)}{_advice()}"
+            f"{_remedy(error.errno)}{advice()}"
         ) from None
 
 
@@ -285,24 +250,3 @@ def _remedy(number: int | None) -> str:
     if number in (errno.ESTALE, errno.EBUSY, errno.EIO):
         return "run this again, or "
     return ""
-
-
-def _advice() -> str:
-    """What works here instead: the next directory that can be written, and how to make Triton look there too."""
-    home = os.path.expanduser("~/.cache")  # noqa: PTH111  # without a home directory it stays as it is
-    temporary = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  # tempfile.gettempdir raises where none can be written
-    mine = f"triton-{os.getuid()}"
-    places = [(os.environ.get("VLLM_CACHE_ROOT", ""), "triton"), (os.environ.get("XDG_CACHE_HOME", ""), "triton")]
-    for parent, name in [*places, (home, "triton"), (temporary, mine)]:
-        if parent.startswith("/") and _can_be_made(Path(parent)):
-            return (
-                "choose a writable directory with --cache-dir, and give the server the same one: "
-                f"TRITON_CACHE_DIR={Path(parent) / name} works here"
-            )
-    return "mount a writable directory, name it with --cache-dir, and give it to the server as TRITON_CACHE_DIR"
-
-
-def _can_be_made(path: Path) -> bool:
-    # os.path, since pathlib raises where a directory on the way may not be searched.
-    existing = next(place for place in (path, *path.parents) if os.path.exists(place))  # noqa: PTH110
-    return os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)  # noqa: PTH112

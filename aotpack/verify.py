@@ -18,6 +18,7 @@ from typing import Literal
 from aotpack.admission import admit_bundle, admit_installed, as_signed
 from aotpack.artifacts import check_artifacts, metadata_target, wrong_code
 from aotpack.bundle import Bundle, open_bundle
+from aotpack.cachedirectory import receipt_paths
 from aotpack.digests import digest_bytes
 from aotpack.engines import installed_engine
 from aotpack.errors import (
@@ -35,7 +36,7 @@ from aotpack.install import install_bundle
 from aotpack.landing import Landing, at_work, lay, remove_empty, remove_file, staging
 from aotpack.manifest import Entry
 from aotpack.policy import Demand, demands_here
-from aotpack.receipts import InstalledFile, Receipt, find_receipt, read_receipt, receipt_paths
+from aotpack.receipts import InstalledFile, Receipt, find_receipt, read_receipt
 from aotpack.signatures import find_signatures
 from aotpack.tritoncache import (
     GROUP_PREFIX,

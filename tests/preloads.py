@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from aotpack.bundle import open_bundle
+from aotpack.cachedirectory import effective_directory
 from aotpack.engines import find_engine
 from aotpack.families import load_families
 from aotpack.memorykeys import jit_function
 from aotpack.runtime.preload import Preloaded, Preloader, preload
 from aotpack.tracing import Tracer
-from aotpack.tritoncache import effective_directory
 from tests.launches import PLAIN, arguments_of, key_of
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from aotpack.build import Built, Selection, build_bundle
 from aotpack.bundle import Bundle, open_bundle, write_bundle
+from aotpack.cachedirectory import effective_directory
 from aotpack.deployments import make_services
 from aotpack.engines import Engine
 from aotpack.errors import CacheError
@@ -19,7 +20,6 @@ from aotpack.install import install_bundle, uninstall
 from aotpack.models import load_model
 from aotpack.receipts import OURS
 from aotpack.targets import Target
-from aotpack.tritoncache import effective_directory
 from aotpack.verify import verify_bundle, verify_cache
 from tests.archives import tree
 from tests.conftest import ROOT

@@ -75,9 +75,9 @@ def explain_miss(
       aotpack explain-miss bundle.tar.zst --entry ~/.triton/cache/UVUNAE4RUWC7SJ2OCKRSPWR3MVWNVWA54PJVTIIZO7FRA3OBQPMQ
     """
     from aotpack.bundle import open_bundle
+    from aotpack.cachedirectory import effective_directory
     from aotpack.misses import explain_misses
     from aotpack.report.doctor import show_misses
-    from aotpack.tritoncache import effective_directory
 
     misses = explain_misses(open_bundle(bundle), records, entries, effective_directory(cache_dir))
     show_misses(misses, as_json=as_json)

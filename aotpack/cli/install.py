@@ -87,10 +87,10 @@ def install(
       aotpack install bundle.tar.zst --trusted-key release-2026.pub --trusted-key release-2027.pub
       aotpack install bundle.tar.zst --engine /opt/vllm/lib/python3.12/site-packages
     """
+    from aotpack.cachedirectory import effective_directory
     from aotpack.policy import demands_here
     from aotpack.report.summary import show_installed
     from aotpack.stamps import ask, find_stamp
-    from aotpack.tritoncache import effective_directory
 
     signal.signal(signal.SIGTERM, terminated)
     demands = demands_here(required=required, trusted=trusted)
@@ -133,10 +133,10 @@ def uninstall(bundle: str, cache_dir: Path | None) -> None:
       aotpack uninstall 3f9c2a71d004
       aotpack uninstall bundle.tar.zst --cache-dir /opt/triton-cache
     """
+    from aotpack.cachedirectory import effective_directory
     from aotpack.install import uninstall as remove
     from aotpack.receipts import find_receipt
     from aotpack.report.install import show_removed
-    from aotpack.tritoncache import effective_directory
 
     removed = remove(find_receipt(effective_directory(cache_dir), bundle))
     show_removed(removed)
@@ -186,9 +186,9 @@ def verify(
       aotpack verify --fix --bundle bundle.tar.zst
     """
     from aotpack.bundle import open_bundle
+    from aotpack.cachedirectory import effective_directory
     from aotpack.policy import demands_here
     from aotpack.report.install import show_checked, show_healed
-    from aotpack.tritoncache import effective_directory
     from aotpack.verify import heal, verify_bundle, verify_cache
 
     signal.signal(signal.SIGTERM, terminated)

@@ -44,10 +44,10 @@ def tune(directory: Path, cache_dir: Path | None, milliseconds: int, again: bool
       aotpack tune --model ./my-model --engine vllm==0.33.0 -o artifacts/tuning
       aotpack tune --deployments fleet.toml --again
     """
+    from aotpack.cachedirectory import effective_directory
     from aotpack.pool import default_jobs
     from aotpack.report.build import show_tuned
     from aotpack.report.words import Words
-    from aotpack.tritoncache import effective_directory
     from aotpack.tune import this_gpu
     from aotpack.tune import tune as measure
 

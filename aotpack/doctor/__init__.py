@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aotpack.bundle import Bundle
+from aotpack.cachedirectory import resolved_directory
 from aotpack.doctor.cache import probe_cache
 from aotpack.doctor.installed import installed_for, probe_bundle, probe_receipts, probe_wheels
 from aotpack.doctor.launches import probe_gpus, probe_helpers
@@ -29,7 +30,6 @@ from aotpack.doctor.trust import probe_trust
 from aotpack.findings import Finding, is_error
 from aotpack.gpus import read_driver
 from aotpack.mounts import read_table
-from aotpack.tritoncache import resolved_directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from aotpack.bundle import Bundle
+from aotpack.cachedirectory import resolved_directory
 from aotpack.doctor.sections import Findings, Section
 from aotpack.findings import Finding
 from aotpack.mounts import mount_of
-from aotpack.tritoncache import resolved_directory
 
 _SPARE_BYTES, _SPARE_INODES = 16 << 20, 256
 """What should be free beside what is installed: about thirty kernels that are compiled there, IR and all."""

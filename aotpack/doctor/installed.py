@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from aotpack.bundle import Bundle
+from aotpack.cachedirectory import RECEIPTS
 from aotpack.digests import hex_of
 from aotpack.doctor.sections import Findings, Section, files_found, find_distribution
 from aotpack.documents import parse_document
@@ -12,7 +13,7 @@ from aotpack.engines import installed_engine, same_release
 from aotpack.errors import AotpackError, CacheError, DocumentError, IncompatibleError, ToolchainError
 from aotpack.findings import Finding
 from aotpack.fitting import fit_bundle
-from aotpack.receipts import OURS, Receipt, read_receipt
+from aotpack.receipts import Receipt, read_receipt
 from aotpack.runtime.candidates import find_candidates
 from aotpack.runtime.stores import store_of
 from aotpack.store import open_store
@@ -27,7 +28,7 @@ def probe_receipts(cache: Path) -> tuple[list[Receipt], Section]:
     receipts: list[Receipt] = []
     rows: list[tuple[str, str]] = []
     findings: list[Finding] = []
-    for path in files_found(cache / OURS / "receipts", "*.json"):
+    for path in files_found(cache / RECEIPTS, "*.json"):
         try:
             receipt = read_receipt(path, cache)
             before = Path(parse_document(path.read_bytes()).field("cache").text())

@@ -1,24 +1,28 @@
 """Candidates: where bundles may be for this process, as cheaply as that can be told.
 
-Most processes that import us have none, and shall not pay for what they do not need: nothing is opened here, and
-nothing is imported but the standard library's metadata.
+Most processes that import us have none, and shall not pay for what they do not need: no bundle is opened here, and
+nothing is imported beyond what Python has loaded anyway or loads in a few milliseconds. So neither dataclasses nor
+``importlib.metadata``, which take longer than all the rest; the latter is asked where a distribution may have a wheel's
+entry point.
 """
 
 import os
-from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from aotpack.receipts import receipt_paths
+from aotpack.cachedirectory import effective_directory, receipt_paths
 from aotpack.runtime.trouble import tolerated
-from aotpack.tritoncache import effective_directory
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "aotpack.bundles"
 """The entry points of wheels that carry bundles: each names the package that has the store."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
+class Candidates(NamedTuple):
     """Where bundles may be.
 
     Attributes:
@@ -29,11 +33,11 @@ class Candidates:
 
     caches: tuple[Path, ...]
     named: tuple[Path, ...]
-    wheels: tuple[EntryPoint, ...]
+    wheels: "tuple[EntryPoint, ...]"
 
     def __bool__(self) -> bool:
         """Whether there are any."""
-        return bool(self.caches or self.named or self.wheels)
+        return any(self)
 
 
 def find_candidates() -> Candidates:
@@ -44,10 +48,46 @@ def find_candidates() -> Candidates:
         caches = (cache,) if receipt_paths(cache) else ()
     wheels: tuple[EntryPoint, ...] = ()
     with tolerated("the bundles of installed wheels are not served"):
-        wheels = tuple(entry_points(group=GROUP))
+        wheels = _entry_points() if _may_be_offered() else ()
     elements = [element for element in os.environ.get("AOTPACK_BUNDLE_PATH", "").split(":") if element]
     return Candidates(
         caches=caches,
         named=tuple(Path(os.path.abspath(element)) for element in elements),  # noqa: PTH100  # not through links
         wheels=wheels,
     )
+
+
+def _entry_points() -> "tuple[EntryPoint, ...]":
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group=GROUP))
+
+
+def _may_be_offered() -> bool:
+    """Whether a distribution may offer the entry points; False is certain.
+
+    The name of the group stands in the ``entry_points.txt`` of whoever offers it, and those lie where
+    ``importlib.metadata`` would look for them: in the directories of ``sys.path``. What else it can find, in archives
+    or by an import hook, it is left to find.
+    """
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
+    return finders != [PathFinder] or any(_mentions(place or ".") for place in sys.path)
+
+
+def _mentions(place: str) -> bool:
+    try:
+        # Metadata lies in NAME.dist-info, NAME.egg-info, or an egg's EGG-INFO.
+        names = [name for name in os.listdir(place) if name.lower().endswith("-info")]  # noqa: PTH208
+    except NotADirectoryError:
+        return True
+    except OSError:
+        return False
+    return any(_contains(os.path.join(place, name, "entry_points.txt")) for name in names)  # noqa: PTH118
+
+
+def _contains(file: str) -> bool:
+    try:
+        with open(file, "rb") as opened:  # noqa: PTH123  # a Path takes longer than the rest
+            return GROUP.encode() in opened.read()
+    except OSError:
+        return False

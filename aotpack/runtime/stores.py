@@ -19,6 +19,7 @@ from typing import Protocol
 from aotpack.admission import admit_bundle, admit_installed, admit_store
 from aotpack.archive import MANIFEST
 from aotpack.bundle import SUFFIX, open_bundle
+from aotpack.cachedirectory import receipt_paths
 from aotpack.digests import hex_of
 from aotpack.elf import release
 from aotpack.engines import Engine, find_engine, installed_engine
@@ -26,7 +27,7 @@ from aotpack.errors import AotpackError, BundleError, CacheError
 from aotpack.fitting import Fit, fit_manifest
 from aotpack.gpus import current_gpu, read_archs
 from aotpack.helpers import local_glibc
-from aotpack.receipts import HELPERS, Receipt, read_receipt, receipt_paths
+from aotpack.receipts import HELPERS, Receipt, read_receipt
 from aotpack.runtime.candidates import Candidates
 from aotpack.runtime.lock import Lock
 from aotpack.runtime.trouble import LOG, tolerated, warn
