@@ -8,7 +8,6 @@ import json
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -133,17 +132,42 @@ def spell_name(name: str) -> str:
     return _cut(name if name.isprintable() else json.dumps(name[:_LONGEST_SHOWN]))
 
 
-@dataclass(frozen=True, slots=True)
 class Node:
-    """One value of a document, its place in it ("" for the root), and how many levels below the root it stands."""
+    """One value of a document, its place in it ("" for the root), and how many levels below the root it stands.
 
-    value: Any
-    place: str = ""
-    depth: int = 0
+    A manifest has some two hundred an entry, so the place is spelled when it is asked for, which an error does.
+    """
 
-    def __post_init__(self) -> None:
-        if self.depth > MAX_DEPTH:
+    __slots__ = ("_name", "_parent", "depth", "value")
+
+    def __init__(self, value: Any, name: str | int = "", depth: int = 0, parent: "Node | None" = None) -> None:
+        """Prepare.
+
+        Args:
+            value: the value.
+            name: its field's name, or its index in an array; without a parent, its place.
+            depth: how many levels below the root it stands.
+            parent: what it is in.
+
+        Raises:
+            DocumentError: it is deeper in the document than any value may be.
+        """
+        self.value = value
+        self.depth = depth
+        self._name = name
+        self._parent = parent
+        if depth > MAX_DEPTH:
             raise DocumentError(f"{_cut(self.place)}: expected a document nested at most {MAX_DEPTH} deep")
+
+    @property
+    def place(self) -> str:
+        """Where it stands: ``entries[4].artifacts.cubin``."""
+        if self._parent is None:
+            return str(self._name)
+        above = self._parent.place
+        if isinstance(self._name, int):
+            return f"{above}[{self._name}]"
+        return f"{above}{'.' if above else ''}{spell_name(self._name)}"
 
     def error(self, expected: str) -> DocumentError:
         """The error that this value is not what was expected here."""
@@ -157,11 +181,9 @@ class Node:
         """The field ``name`` of this object, which must be there."""
         if not isinstance(self.value, dict):
             raise self.error("an object")
-        shown = spell_name(name)
-        place = f"{self.place}.{shown}" if self.place else shown
         if name not in self.value:
-            raise DocumentError(f"{place}: missing")
-        return Node(self.value[name], place, self.depth + 1)
+            raise DocumentError(f"{Node(None, name, parent=self).place}: missing")
+        return Node(self.value[name], name, self.depth + 1, self)
 
     def only(self, *names: str) -> "Node":
         """This object, which may have no other fields than ``names``."""
@@ -169,15 +191,23 @@ class Node:
             raise self.error("an object")
         for name in self.value:
             if name not in names:
-                place = f"{self.place}{'.' if self.place else ''}{spell_name(name)}"
-                raise DocumentError(f"{place}: no such field in this format")
+                raise DocumentError(f"{Node(None, name, parent=self).place}: no such field in this format")
         return self
 
     def items(self) -> Iterator["Node"]:
         """The elements of this array."""
         if not isinstance(self.value, list):
             raise self.error("an array")
-        return (Node(item, f"{self.place}[{index}]", self.depth + 1) for index, item in enumerate(self.value))
+        return (Node(item, index, self.depth + 1, self) for index, item in enumerate(self.value))
+
+    def pair(self) -> tuple["Node", "Node"]:
+        """The two elements of this array."""
+        if not isinstance(self.value, list):
+            raise self.error("an array")
+        if len(self.value) != 2:  # noqa: PLR2004
+            raise self.error("a pair")
+        one, other = self.value
+        return Node(one, 0, self.depth + 1, self), Node(other, 1, self.depth + 1, self)
 
     def fields(self) -> Iterator[tuple[str, "Node"]]:
         """The names and values of this object; a name shows in one line as it is."""
@@ -186,7 +216,7 @@ class Node:
         for name in self.value:
             if not name.isprintable():
                 raise self.field(name).error("a name of characters that can be shown in a line")
-        return ((name, self.field(name)) for name in self.value)
+        return ((name, Node(value, name, self.depth + 1, self)) for name, value in self.value.items())
 
     def text(self) -> str:
         """This string, which may not be empty."""
@@ -198,7 +228,7 @@ class Node:
         """This string, empty or not, of characters that files and terminals can take: no half of a surrogate pair."""
         if not isinstance(self.value, str):
             raise self.error("a string")
-        if any("\ud800" <= character <= "\udfff" for character in ("" if self.value.isascii() else self.value)):
+        if not self.value.isascii() and any("\ud800" <= character <= "\udfff" for character in self.value):
             raise self.error("a string of whole characters")
         return self.value
 

@@ -199,7 +199,7 @@ def read_signature(node: Node) -> tuple[tuple[str, Type], ...]:
     Raises:
         DocumentError: it is none.
     """
-    return tuple((name.line(), _read_type(type_)) for name, type_ in map(_pair, node.items()))
+    return tuple((name.line(), _read_type(type_)) for name, type_ in map(Node.pair, node.items()))
 
 
 def spell_constexpr(constexpr: tuple[Path, Constant]) -> list[Any]:
@@ -214,7 +214,7 @@ def read_constexpr(node: Node) -> tuple[Path, Constant]:
     Raises:
         DocumentError: it is none.
     """
-    path, value = _pair(node)
+    path, value = node.pair()
     return _read_path(path), read_constant(value)
 
 
@@ -230,8 +230,8 @@ def read_attrs(node: Node) -> tuple[tuple[Path, tuple[tuple[str, int], ...]], ..
         DocumentError: they are none.
     """
     return tuple(
-        (_read_path(path), tuple((name.line(), value.integer()) for name, value in map(_pair, attrs.items())))
-        for path, attrs in map(_pair, node.items())
+        (_read_path(path), tuple((name.line(), value.integer()) for name, value in map(Node.pair, attrs.items())))
+        for path, attrs in map(Node.pair, node.items())
     )
 
 
@@ -259,13 +259,6 @@ def read_target(node: Node) -> Target:
         return Target.parse(node.text())
     except UsageError:
         raise node.error('a target such as "cuda:90"') from None
-
-
-def _pair(node: Node) -> tuple[Node, Node]:
-    both = list(node.items())
-    if len(both) != 2:  # noqa: PLR2004
-        raise node.error("a pair")
-    return both[0], both[1]
 
 
 def _read_path(node: Node) -> Path:
@@ -298,7 +291,7 @@ def read_launch_options(node: Node) -> LaunchOptions:
     Raises:
         DocumentError: they are none, or one is there twice.
     """
-    options = tuple((name.line(), _read_option(value)) for name, value in map(_pair, node.items()))
+    options = tuple((name.line(), _read_option(value)) for name, value in map(Node.pair, node.items()))
     if len(dict(options)) != len(options):
         raise node.error("each option once")
     return options
