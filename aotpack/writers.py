@@ -40,18 +40,27 @@ def objection(path: Path, sound: set[Path] | None = None) -> str:
 
     Args:
         path: what is to be read; it need not be absolute.
-        sound: steps that are not looked at again; those that were found sound are added.
+        sound: paths that are not looked at again, nor what is on the way to them; those found sound are added.
 
     Raises:
         OSError: a step on the way is not there, or may not be looked at.
     """
-    known = set() if sound is None else sound
-    for step in steps(path):
-        if step not in known:
-            if found := objection_to(step):
-                return found
-            known.add(step)
-    return ""
+    return _objection(path if path.is_absolute() else Path.cwd() / path, set() if sound is None else sound)
+
+
+def _objection(path: Path, sound: set[Path]) -> str:
+    if path in sound:
+        return ""
+    if path.parent != path and (found := _objection(path.parent, sound)):
+        return found
+    seen = path.lstat()
+    if path.name == ".." or stat.S_ISLNK(seen.st_mode):
+        found = next(filter(None, map(objection_to, steps(path))), "")
+    else:
+        found = _objection_to(path, seen)
+    if not found:
+        sound.add(path)
+    return found
 
 
 def steps(path: Path) -> Iterator[Path]:
@@ -88,7 +97,10 @@ def objection_to(step: Path) -> str:
     Raises:
         OSError: it is not there, or may not be looked at.
     """
-    seen = step.lstat()
+    return _objection_to(step, step.lstat())
+
+
+def _objection_to(step: Path, seen: os.stat_result) -> str:
     found = _by_owner(seen) or _by_mode(seen)
     return f"{step} {found}" if found and not _is_taken_as_it_is(step) else ""
 

@@ -34,7 +34,7 @@ from aotpack.runtime.trouble import LOG, tolerated, warn
 from aotpack.runtime.trust import Demanded, refuse_writers
 from aotpack.store import SHARED_OBJECT, TUNED, Store, is_store, open_store, unpack_store
 from aotpack.targets import Target
-from aotpack.tritoncache import GROUP_PREFIX, directory_name, group_root, stem_of
+from aotpack.tritoncache import GROUP_PREFIX, directory_name, group_file, group_root, stem_of
 
 STORE = "store"
 """The directory of a wheel's package that is its store."""
@@ -95,7 +95,7 @@ class InstalledPlace:
         self.cache = cache
         self.bundles: tuple[str, ...] = ()
         self.refused: tuple[Path, ...] = ()
-        self._entries: dict[str, dict[str, File]] = {}
+        self._digests: dict[str, dict[str, str]] = {}
         for path in receipt_paths(cache):
             with tolerated("what was installed is not served"):
                 self._add(read_receipt(path, cache), demanded)
@@ -110,32 +110,37 @@ class InstalledPlace:
             raise
         self.bundles += (receipt.bundle,)
         for file in files:
-            found = File(path=self.cache / file.path, digest=file.digest)
-            self._entries.setdefault(file.directory, {})[file.name] = found
+            self._digests.setdefault(file.directory, {})[file.name] = file.digest
 
     def __str__(self) -> str:
         """For the log."""
-        kernels = sum(any(name.startswith(GROUP_PREFIX) for name in files) for files in self._entries.values())
+        kernels = sum(any(name.startswith(GROUP_PREFIX) for name in files) for files in self._digests.values())
         return f"{kernels} keys installed in {self.cache}"
 
     def entry(self, directory: str) -> Mapping[str, File]:
         """The files of an entry by name; none where Triton has compiled it anew since it was installed."""
-        files = self._entries.get(directory, {})
-        groups = [name for name in files if name.startswith(GROUP_PREFIX)]
+        digests = self._digests.get(directory, {})
+        groups = [name for name in digests if name.startswith(GROUP_PREFIX)]
         if any(not self._is_ours(directory, name) for name in groups):
             return {}
-        return {name: file for name, file in files.items() if name not in groups}
+        return {name: self._file(directory, name) for name in digests if name not in groups}
+
+    def _file(self, directory: str, name: str) -> File:
+        return File(path=self.cache / directory / name, digest=self._digests[directory][name])
 
     def _is_ours(self, directory: str, group: str) -> bool:
         try:
             content = (self.cache / directory / group).read_bytes()
         except OSError:
             return False  # taken out since, or not for this user
-        return group_root(content, directory, stem_of(group)) is not None
+        stem = stem_of(group)
+        as_written = group_file(self.cache, directory, stem)
+        return content == as_written or group_root(content, directory, stem) is not None  # a cache may be moved
 
     def helper(self, source: str, file: str) -> File | None:
         """A native helper."""
-        return self._entries.get(f"{HELPERS}/{hex_of(source)}", {}).get(file)
+        directory = f"{HELPERS}/{hex_of(source)}"
+        return self._file(directory, file) if file in self._digests.get(directory, {}) else None
 
 
 class StorePlace:
