@@ -131,6 +131,18 @@ def test_a_directory_that_others_may_write_in_is_not_unpacked_into(
     assert list((tmp_path / f"aotpack-{os.getuid()}").iterdir()) == []
 
 
+def test_to_serve_what_is_installed_nothing_is_loaded_that_reads_bundles(bundle: Bundle, place: Path) -> None:
+    install_bundle(bundle, place / "installed")
+    script = (
+        "import sys; import aotpack; aotpack.activate(); from aotpack import runtime\n"
+        "print(len(runtime.served_places()), {'aotpack.manifest', 'aotpack.engines', 'zstandard'} & set(sys.modules))"
+    )
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(place / "installed")}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("1 set()\n", "")
+
+
 def test_what_is_installed_is_served_after_the_cache_directory_has_moved(
     serve: Serve, bundle: Bundle, tmp_path: Path
 ) -> None:

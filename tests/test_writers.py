@@ -178,6 +178,28 @@ def test_what_was_found_sound_is_not_looked_at_again(place: Path) -> None:
     assert objection(place / "store" / "file") != ""
 
 
+def test_nor_is_the_way_to_it_but_what_else_lies_there_is(place: Path) -> None:
+    (place / "store" / "another").write_text("")
+    (place / "store" / "open").write_text("")
+    (place / "store" / "open").chmod(0o666)
+    (place / "way").symlink_to("store")
+    sound: set[Path] = set()
+    assert objection(place / "way" / "file", sound) == ""
+    (place / "store").chmod(0o777)
+    assert objection(place / "way" / "another", sound) == ""
+    assert objection(place / "way" / "open", sound) == f"{place / 'way' / 'open'} may be written by every user"
+
+
+@pytest.mark.parametrize("name", ["file", "."])
+def test_a_link_is_no_sound_way_where_what_it_leads_to_is_none(place: Path, name: str) -> None:
+    (place / "store").chmod(0o777)
+    (place / "way").symlink_to("store")
+    (place / "direct").symlink_to("store/file")
+    sound: set[Path] = set()
+    for path in (place / "way" / name, place / "direct", place / "way" / "file", place / "way"):
+        assert objection(path, sound) == f"{place / 'store'} may be written by every user"
+
+
 def test_a_path_that_someone_vouches_for_is_taken_as_it_is_with_what_is_below(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,15 +5,16 @@ unless ``AOTPACK_STRICT`` asks for the error.
 """
 
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from aotpack.runtime.candidates import Candidates, find_candidates
 from aotpack.runtime.lock import Lock
-from aotpack.runtime.trouble import LOG, complain, set_log_level, switched_on, tolerated
+from aotpack.runtime.trouble import LOG, set_log_level, switched_on, tolerated
 
 if TYPE_CHECKING:  # a process that has nothing to serve does not pay for them
     from aotpack.runtime.overlay import Served
-    from aotpack.runtime.stores import Place
+    from aotpack.runtime.places import Place
 
 _LOCK = Lock()
 _SERVED: "list[Served]" = []
@@ -58,11 +59,12 @@ def served_places() -> "tuple[Place, ...]":
 
 def _serve(candidates: Candidates) -> None:
     from aotpack.runtime.overlay import Served
-    from aotpack.runtime.stores import find_places
 
     known = {place.identity for place in served_places()}
-    new = [place for place in find_places(candidates) if place.identity not in known]
-    places = tuple(place for place in new if _is_for_this_triton(place))
+    found: dict[str, Place] = {}
+    for place in _find_places(candidates):
+        found.setdefault(place.identity, place)
+    places = tuple(place for identity, place in found.items() if identity not in known)
     if not places:
         LOG.info("there is nothing more to serve")
         return
@@ -74,6 +76,24 @@ def _serve(candidates: Candidates) -> None:
     LOG.info("serving %s", "; ".join(map(str, places)))
 
 
+def _find_places(candidates: Candidates) -> "Iterator[Place]":
+    """Every place that this process can be served from, the cheapest to ask first.
+
+    What cannot be used is left out with a warning.
+    """
+    from aotpack.runtime.installed import InstalledPlace
+    from aotpack.runtime.trust import Demanded
+
+    demanded = Demanded()
+    for cache in candidates.caches:
+        with tolerated("what is installed in Triton's cache is not served"):
+            yield InstalledPlace(cache, demanded)
+    if candidates.named or candidates.wheels:
+        from aotpack.runtime.stores import find_stores
+
+        yield from find_stores(candidates, demanded)
+
+
 def _install(served: "Served") -> None:
     from triton import knobs
 
@@ -83,19 +103,3 @@ def _install(served: "Served") -> None:
     # A class is not written to the environment (triton/knobs.py, ``toenv``): child processes activate themselves.
     knobs.cache.manager_class = manager_class(served, knobs.cache.manager_class)
     knobs.build.impl = build_impl(served.helper, knobs.build.impl)
-
-
-def _is_for_this_triton(place: "Place") -> bool:
-    import triton
-
-    from aotpack.runtime.stores import StorePlace
-
-    if not isinstance(place, StorePlace):
-        return True
-    wanted, found = place.store.manifest.toolchain.triton, triton.__version__
-    if wanted != found:
-        complain(
-            f"{place.store.directory}: is for Triton {wanted} and this process has {found}, so kernels are compiled; "
-            f"use a bundle for Triton {found}"
-        )
-    return bool(wanted == found)

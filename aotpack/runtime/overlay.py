@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from aotpack.digests import digest_bytes
 from aotpack.runtime.lock import Lock
-from aotpack.runtime.stores import File, Place
+from aotpack.runtime.places import File, Place
 from aotpack.runtime.trouble import complain, tolerated, warn
 from aotpack.runtime.trust import WHAT_NOW
 from aotpack.writers import objection

@@ -26,12 +26,10 @@ from types import ModuleType
 from typing import Any
 
 from aotpack import runtime
-from aotpack.digests import digest_bytes, hex_of
-from aotpack.errors import CacheError, ToolchainError
+from aotpack.errors import ToolchainError
 from aotpack.keys import CompileKey, LaunchOptions
-from aotpack.manifest import Manifest, read_manifest
+from aotpack.manifest import Manifest
 from aotpack.memorykeys import jit_function, look_up, memory_key
-from aotpack.receipts import manifest_path
 from aotpack.runtime.imports import when_imported
 from aotpack.runtime.lock import Lock
 from aotpack.runtime.results import settle
@@ -280,27 +278,8 @@ def effective_manifests() -> Iterator[Manifest]:
     What cannot be read is left out with a warning.
     """
     runtime.activate()
-    places = runtime.served_places()
-    if places:
-        from aotpack.runtime.stores import InstalledPlace, StorePlace
-
-        for place in places:
-            if isinstance(place, StorePlace):
-                yield place.store.manifest
-            elif isinstance(place, InstalledPlace):
-                yield from _installed_manifests(place.cache, place.bundles)
-
-
-def _installed_manifests(cache: Path, bundles: Iterable[str]) -> Iterator[Manifest]:
-    for bundle in bundles:
-        with tolerated("what was installed is not preloaded"):
-            kept = manifest_path(cache, bundle)
-            if not kept.exists():
-                continue  # an install by an older aotpack
-            data = kept.read_bytes()
-            if hex_of(digest_bytes(data)) != kept.stem:
-                raise CacheError(f"{kept} is not what was installed: aotpack verify --fix lays it anew")
-            yield read_manifest(data)
+    for place in runtime.served_places():
+        yield from place.manifests()
 
 
 def _launches(manifests: Iterable[Manifest]) -> dict[CompileKey, tuple[str, frozenset[LaunchOptions]]]:

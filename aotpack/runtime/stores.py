@@ -1,146 +1,42 @@
-"""Places: where a process that serves finds kernels, and what it is to expect there.
+"""Stores as places to serve from: their cache keys are computed here, for this process's Triton.
 
-Three kinds: a cache directory that bundles were installed in, whose receipts say what lies where; a store, whose
-cache keys are computed here, for this process's Triton and against the engine that serves; and a bundle, which is
-unpacked to a store once. Triton is not imported before a store is first asked for a key.
+They are computed against the engine that serves, when a store is first asked for a key. A bundle is unpacked to a
+store once.
 """
 
 import os
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
 
-from aotpack.admission import admit_bundle, admit_installed, admit_store
+from aotpack.admission import admit_bundle, admit_store
 from aotpack.archive import MANIFEST
 from aotpack.bundle import SUFFIX, open_bundle
 from aotpack.cachedirectory import receipt_paths
 from aotpack.digests import hex_of
 from aotpack.elf import release
 from aotpack.engines import Engine, find_engine, installed_engine
-from aotpack.errors import AotpackError, BundleError, CacheError
+from aotpack.errors import BundleError, CacheError
 from aotpack.fitting import Fit, fit_manifest
 from aotpack.gpus import current_gpu, read_archs
 from aotpack.helpers import local_glibc
-from aotpack.receipts import HELPERS, Receipt, read_receipt
+from aotpack.manifest import Manifest
 from aotpack.runtime.candidates import Candidates
+from aotpack.runtime.installed import InstalledPlace
 from aotpack.runtime.lock import Lock
-from aotpack.runtime.trouble import LOG, tolerated, warn
+from aotpack.runtime.places import File, Place
+from aotpack.runtime.trouble import LOG, complain, tolerated, warn
 from aotpack.runtime.trust import Demanded, refuse_writers
 from aotpack.store import SHARED_OBJECT, TUNED, Store, is_store, open_store, unpack_store
 from aotpack.targets import Target
-from aotpack.tritoncache import GROUP_PREFIX, directory_name, group_file, group_root, stem_of
+from aotpack.tritoncache import directory_name
 
 STORE = "store"
 """The directory of a wheel's package that is its store."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class File:
-    """A file that can be served.
-
-    Attributes:
-        path: where it lies.
-        digest: what its content should have.
-    """
-
-    path: Path
-    digest: str
-
-
-class Place(Protocol):
-    """Where kernels and helpers can be served from.
-
-    Attributes:
-        identity: what no other place has.
-        refused: what must not be handed out to Triton, although its own cache directory may have it.
-    """
-
-    identity: str
-    refused: tuple[Path, ...]
-
-    def entry(self, directory: str) -> Mapping[str, File]:
-        """The files of an entry by name, without its group file; none where the place does not have it.
-
-        Args:
-            directory: what Triton would call its directory, see ``tritoncache.directory_name``.
-        """
-
-    def helper(self, source: str, file: str) -> File | None:
-        """A native helper.
-
-        Args:
-            source: the digest of its C text.
-            file: its file name, which tells the Python.
-        """
-
-
-class InstalledPlace:
-    """A cache directory that bundles were installed in, as its receipts said when it was found.
-
-    Attributes:
-        cache: the cache directory.
-        bundles: the digests of those that may serve.
-        refused: the files of those that do not satisfy what is demanded of signatures.
-    """
-
-    def __init__(self, cache: Path, demanded: Demanded) -> None:
-        """Read the receipts; one that is damaged, or may not be served, is left out with a warning."""
-        self.identity = str(cache)
-        self.cache = cache
-        self.bundles: tuple[str, ...] = ()
-        self.refused: tuple[Path, ...] = ()
-        self._digests: dict[str, dict[str, str]] = {}
-        for path in receipt_paths(cache):
-            with tolerated("what was installed is not served"):
-                self._add(read_receipt(path, cache), demanded)
-
-    def _add(self, receipt: Receipt, demanded: Demanded) -> None:
-        try:
-            refuse_writers(receipt.path)
-            files = admit_installed(receipt, demanded.get())
-        except AotpackError:
-            if demanded:
-                self.refused += tuple(self.cache / file.path for file in receipt.files)
-            raise
-        self.bundles += (receipt.bundle,)
-        for file in files:
-            self._digests.setdefault(file.directory, {})[file.name] = file.digest
-
-    def __str__(self) -> str:
-        """For the log."""
-        kernels = sum(any(name.startswith(GROUP_PREFIX) for name in files) for files in self._digests.values())
-        return f"{kernels} keys installed in {self.cache}"
-
-    def entry(self, directory: str) -> Mapping[str, File]:
-        """The files of an entry by name; none where Triton has compiled it anew since it was installed."""
-        digests = self._digests.get(directory, {})
-        groups = [name for name in digests if name.startswith(GROUP_PREFIX)]
-        if any(not self._is_ours(directory, name) for name in groups):
-            return {}
-        return {name: self._file(directory, name) for name in digests if name not in groups}
-
-    def _file(self, directory: str, name: str) -> File:
-        return File(path=self.cache / directory / name, digest=self._digests[directory][name])
-
-    def _is_ours(self, directory: str, group: str) -> bool:
-        try:
-            content = (self.cache / directory / group).read_bytes()
-        except OSError:
-            return False  # taken out since, or not for this user
-        stem = stem_of(group)
-        as_written = group_file(self.cache, directory, stem)
-        return content == as_written or group_root(content, directory, stem) is not None  # a cache may be moved
-
-    def helper(self, source: str, file: str) -> File | None:
-        """A native helper."""
-        directory = f"{HELPERS}/{hex_of(source)}"
-        return self._file(directory, file) if file in self._digests.get(directory, {}) else None
 
 
 class StorePlace:
@@ -229,6 +125,10 @@ class StorePlace:
                 return File(path=path, digest=helper.artifact.digest)
         return None
 
+    def manifests(self) -> Iterator[Manifest]:
+        """The store's manifest."""
+        yield self.store.manifest
+
 
 _LOCK = Lock()
 
@@ -248,23 +148,8 @@ def _serving_engine(name: str) -> Engine | None:
 # Finding
 
 
-def find_places(candidates: Candidates) -> Iterator[Place]:
-    """Every place that this process can be served from, the cheapest to ask first; each once.
-
-    What cannot be used is left out with a warning.
-    """
-    seen: set[str] = set()
-    for place in _all_places(candidates):
-        if place.identity not in seen:
-            seen.add(place.identity)
-            yield place
-
-
-def _all_places(candidates: Candidates) -> Iterator[InstalledPlace | StorePlace]:
-    demanded = Demanded()
-    for cache in candidates.caches:
-        with tolerated("what is installed in Triton's cache is not served"):
-            yield InstalledPlace(cache, demanded)
+def find_stores(candidates: Candidates, demanded: Demanded) -> Iterator[Place]:
+    """What ``AOTPACK_BUNDLE_PATH`` names, then the stores of wheels; what cannot be used is left out with a warning."""
     for path in candidates.named:
         with tolerated("an element of AOTPACK_BUNDLE_PATH is not served"):
             yield from _named_place(path, demanded)
@@ -300,11 +185,23 @@ def _store_place(store: Store) -> Iterator[StorePlace]:
     """The store as a place, where this process's devices, as far as they can be known, are among its targets."""
     archs = _archs()
     targets = tuple(target for target in store.manifest.targets if archs is None or target.arch in archs)
-    if targets:
+    if targets and _is_for_this_triton(store):
         yield StorePlace(store, targets)
-    else:
+    elif not targets:
         had = " ".join(target.short for target in store.manifest.targets)
         LOG.info("%s is for %s, and is left alone here", store.directory, had)
+
+
+def _is_for_this_triton(store: Store) -> bool:
+    import triton
+
+    wanted, found = store.manifest.toolchain.triton, str(triton.__version__)
+    if wanted != found:
+        complain(
+            f"{store.directory}: is for Triton {wanted} and this process has {found}, so kernels are compiled; "
+            f"use a bundle for Triton {found}"
+        )
+    return wanted == found
 
 
 @lru_cache(maxsize=1)
