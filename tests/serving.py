@@ -101,8 +101,8 @@ class Serving:
 
     def become_another_user(self) -> None:
         """Go on as another user; what root alone may read is read before."""
-        for module in ("candidates", "helpers", "overlay"):
-            import_module(f"aotpack.runtime.{module}")
+        for module in ("engines", "fitting", "helpers", "runtime.helpers", "runtime.overlay", "runtime.stores"):
+            import_module(f"aotpack.{module}")
         assert triton_key()
         assert backend_of(Target("cuda", 90)).hash()
         os.setgroups([])

@@ -12,6 +12,7 @@ from functools import lru_cache
 from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aotpack.admission import admit_bundle, admit_store
 from aotpack.archive import MANIFEST
@@ -19,11 +20,8 @@ from aotpack.bundle import SUFFIX, open_bundle
 from aotpack.cachedirectory import receipt_paths
 from aotpack.digests import hex_of
 from aotpack.elf import release
-from aotpack.engines import Engine, find_engine, installed_engine
 from aotpack.errors import BundleError, CacheError
-from aotpack.fitting import Fit, fit_manifest
 from aotpack.gpus import current_gpu, read_archs
-from aotpack.helpers import local_glibc
 from aotpack.manifest import Manifest
 from aotpack.runtime.candidates import Candidates
 from aotpack.runtime.installed import InstalledPlace
@@ -34,6 +32,10 @@ from aotpack.runtime.trust import Demanded, refuse_writers
 from aotpack.store import SHARED_OBJECT, TUNED, Store, is_store, open_store, unpack_store
 from aotpack.targets import Target
 from aotpack.tritoncache import directory_name
+
+if TYPE_CHECKING:  # a process that launches nothing never asks for a key, and does not pay for what computes them
+    from aotpack.engines import Engine
+    from aotpack.fitting import Fit
 
 STORE = "store"
 """The directory of a wheel's package that is its store."""
@@ -64,7 +66,7 @@ class StorePlace:
         archs = " ".join(target.short for target in self.targets)
         return f"{keys} keys of {manifest.engine} {manifest.engine_version} for {archs} in {self.store.directory}"
 
-    def fit(self) -> Fit | None:
+    def fit(self) -> "Fit | None":
         """What of the store serves in this process; None where nothing does, of which there was a warning.
 
         Raises:
@@ -88,6 +90,8 @@ class StorePlace:
         return entries.get(directory, {})
 
     def _place(self) -> dict[str, dict[str, File]]:
+        from aotpack.fitting import fit_manifest
+
         manifest, name = self.store.manifest, str(self.store.directory)
         fit = None
         with tolerated("kernels are compiled, since a bundle does not fit"):
@@ -115,6 +119,8 @@ class StorePlace:
 
     def helper(self, source: str, file: str) -> File | None:
         """A native helper that this machine's C library can load."""
+        from aotpack.helpers import local_glibc
+
         local = local_glibc()
         for helper in self.store.manifest.helpers:
             if (helper.source, helper.file, helper.machine) == (source, file, os.uname().machine):
@@ -133,8 +139,10 @@ class StorePlace:
 _LOCK = Lock()
 
 
-def _serving_engine(name: str) -> Engine | None:
+def _serving_engine(name: str) -> "Engine | None":
     """The engine of that name in this process, installed or merely on the path; it is not imported."""
+    from aotpack.engines import find_engine, installed_engine
+
     with tolerated("the engine's files are not compared with the bundle"):
         found = installed_engine(name)
         if found is not None:
