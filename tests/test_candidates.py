@@ -100,9 +100,12 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path, monkeypatch: pytest.
     assert not find_candidates()
 
 
-def test_where_there_is_nothing_to_serve_next_to_nothing_is_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backport", ["", "importlib_metadata"])
+def test_where_there_is_nothing_to_serve_next_to_nothing_is_loaded(tmp_path: Path, backport: str) -> None:
+    if backport:  # many packages import it, and it changes how Python finds distributions
+        pytest.importorskip(backport)
     script = (
-        "import sys; before = set(sys.modules)\n"
+        f"import sys, {backport or 'os'}; before = set(sys.modules)\n"
         "import aotpack; aotpack.activate()\n"
         "print('\\n'.join(set(sys.modules) - before))"
     )

@@ -71,7 +71,9 @@ def _may_be_offered() -> bool:
     or by an import hook, it is left to find.
     """
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
-    return finders != [PathFinder] or any(_mentions(place or ".") for place in sys.path)
+    # The back port ``importlib_metadata`` puts a finder of its own in the place of Python's.
+    known = all(finder is PathFinder or type(finder).__module__ == "importlib_metadata" for finder in finders)
+    return not known or any(_mentions(place or ".") for place in sys.path)
 
 
 def _mentions(place: str) -> bool:
