@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -9,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from aotpack.build import Built
 from aotpack.bundle import Bundle, open_bundle, write_bundle
-from aotpack.digests import canonical_json
+from aotpack.digests import canonical_json, digest_bytes
 from aotpack.errors import BundleError, CacheError, IncompatibleError, UsageError
 from aotpack.install import install_bundle, uninstall
-from aotpack.manifest import Manifest
+from aotpack.manifest import Artifact, Entry, Manifest
 from aotpack.receipts import OURS, find_receipt, read_receipts
 from aotpack.targets import Target
 from aotpack.toolchain import Toolchain
@@ -263,3 +265,40 @@ def test_a_receipt_cannot_point_out_of_the_cache(bundle: Bundle, tmp_path: Path,
     receipt.path.write_text(canonical_json(document) + "\n")
     with pytest.raises(CacheError, match=r"files\[0\]\.path: expected an entry's directory and a file in it"):
         read_receipts(tmp_path)
+
+
+INSTALL_BOTH = """
+import resource, sys
+from pathlib import Path
+from aotpack.bundle import open_bundle
+from aotpack.install import install_bundle
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+for path in map(Path, sys.argv[1:]):
+    before = peak()
+    install_bundle(open_bundle(path), path.with_suffix(".cache"))
+    print(peak() - before)
+"""
+
+
+def test_an_install_takes_no_memory_for_what_artifacts_have(bundle: Bundle, tmp_path: Path) -> None:
+    blobs = dict(bundle.blobs())
+
+    def larger(entry: Entry) -> Entry:
+        data = blobs[entry.cubin.digest] + random.Random(entry.key.digest).randbytes(4 << 20)
+        blobs[digest_bytes(data)] = data
+        return replace(
+            entry, artifacts=(("cubin", Artifact(digest=digest_bytes(data), size=len(data))), *entry.artifacts[1:])
+        )
+
+    entries = bundle.manifest.entries[:24]
+    small, large = tmp_path / "small", tmp_path / "large"
+    write_bundle(small, manifest_with(bundle, entries=entries), blobs)
+    write_bundle(large, manifest_with(bundle, entries=tuple(map(larger, entries))), blobs, zstandard.compress)
+    assert large.stat().st_size > 96 << 20
+    command = [sys.executable, "-c", INSTALL_BOTH, str(small), str(large)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    _, taken = map(int, done.stdout.split())
+    assert taken < 40 << 20
