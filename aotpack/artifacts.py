@@ -7,12 +7,13 @@ in the first request, or machine code of another architecture, is refused before
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from aotpack.documents import parse_document
+from aotpack.documents import Node
 from aotpack.elf import cuda_architecture
 from aotpack.errors import BundleError, DocumentError
 from aotpack.findings import Finding
 from aotpack.manifest import Entry
 from aotpack.targets import Target
+from aotpack.tritoncache import read_metadata
 
 
 def check_artifacts(entry: Entry, contents: Mapping[str, bytes]) -> Iterator[Finding]:
@@ -78,7 +79,7 @@ def metadata_target(metadata: bytes) -> Target:
     Raises:
         DocumentError: Triton would raise on it.
     """
-    root = parse_document(metadata)
+    root = Node(read_metadata(metadata))
     root.field("name").text()
     for name in ("num_warps", "num_ctas", "shared"):
         root.field(name).integer()

@@ -46,7 +46,8 @@ MAX_ARTIFACT = 16 << 20
 """Bytes that one artifact may have, since each is held in memory: the largest of the known kernels has 222 kB."""
 
 MAX_CONTENT = 512 << 20
-"""Bytes that all artifacts may have, since an install holds them in memory; all presets on one architecture: 14 MB."""
+"""Bytes that all artifacts may have, since a wheel and a repair hold them in memory; all presets on one architecture:
+14 MB."""
 
 ARTIFACT_KINDS = ("cubin", "json")
 """What a compile leaves that launching needs: the machine code, and Triton's metadata for its launcher."""
@@ -539,7 +540,11 @@ def _read_quantity(node: Node) -> int | str | bool:
 
 def _read_artifact(node: Node) -> Artifact:
     node.only("digest", "size")
-    return Artifact(digest=node.field("digest").digest(), size=node.field("size").integer(low=1, high=MAX_ARTIFACT))
+    return Artifact(digest=node.field("digest").digest(), size=_read_size(node.field("size")))
+
+
+def _read_size(node: Node) -> int:
+    return node.integer(low=1, high=MAX_ARTIFACT)
 
 
 _KEY_PARTS = (
@@ -552,14 +557,17 @@ _KEY_PARTS = (
 )
 
 _ARTIFACT_PARTS = (
-    Part(before=b'{"artifacts":{"cubin":', read=_read_artifact, spell=_spell_artifact, depth=2),
-    Part(before=b',"json":', read=_read_artifact, spell=_spell_artifact, depth=2),
+    Part(before=b'{"artifacts":{"cubin":{"digest":', read=Node.digest, spell=str, depth=3),
+    Part(before=b',"size":', read=_read_size, spell=int, depth=3),
+    Part(before=b'},"json":{"digest":', read=Node.digest, spell=str, depth=3),
+    Part(before=b',"size":', read=_read_size, spell=int, depth=3),
 )
 
 
 def _put_entry(values: Sequence[Any], texts: Sequence[bytes]) -> Entry:
     """An entry by what its parts mean, in the order of ``_ENTRY``."""
-    cubin, metadata, attrs, constexprs, kernel, options, signature, target, launches, name, reached = values
+    cubin, cubin_size, metadata, metadata_size = values[: len(_ARTIFACT_PARTS)]
+    attrs, constexprs, kernel, options, signature, target, launches, name, reached = values[len(_ARTIFACT_PARTS) :]
     key = CompileKey(
         kernel=kernel, target=target, signature=signature, constexprs=constexprs, attrs=attrs, options=options
     )
@@ -570,14 +578,17 @@ def _put_entry(values: Sequence[Any], texts: Sequence[bytes]) -> Entry:
         name=name,
         reached=reached,
         launches=launches,
-        artifacts=tuple(zip(ARTIFACT_KINDS, (cubin, metadata), strict=True)),
+        artifacts=(
+            ("cubin", Artifact(digest=cubin, size=cubin_size)),
+            ("json", Artifact(digest=metadata, size=metadata_size)),
+        ),
     )
 
 
 _ENTRY = Form(
     parts=(
         *_ARTIFACT_PARTS,
-        replace(_KEY_PARTS[0], before=b'},"key":' + _KEY_PARTS[0].before),
+        replace(_KEY_PARTS[0], before=b'}},"key":' + _KEY_PARTS[0].before),
         *_KEY_PARTS[1:],
         Part(before=b'},"launches":', read=_read_launches, spell=_spell_launches),
         Part(before=b',"name":', read=_read_name, spell=str),

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -101,15 +102,17 @@ class CacheEntry:
         return Landing(directory=self.directory, files=tuple(self.files(cache).items()))
 
 
-def read_metadata(metadata: bytes) -> dict[str, Any]:
-    """Triton's metadata as the bundle has it.
+@lru_cache(maxsize=1)
+def read_metadata(metadata: bytes) -> Mapping[str, Any]:
+    """Triton's metadata as the bundle has it; the last is kept, since it is checked first and laid then.
 
     Raises:
         DocumentError: it is no JSON object.
     """
     root = parse_document(metadata)
     root.fields()
-    return dict(root.value)
+    found: dict[str, Any] = root.value
+    return found
 
 
 def metadata_file(metadata: Mapping[str, Any], cache_key: str) -> bytes:
