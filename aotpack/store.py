@@ -24,6 +24,7 @@ from aotpack.digests import digest_bytes, hex_of
 from aotpack.documents import Node, parse_canonical, read_start
 from aotpack.errors import BundleError, DocumentError, OutputError, UnsupportedFormatError
 from aotpack.keys import read_target
+from aotpack.landing import stage_file
 from aotpack.manifest import Artifact, Manifest, narrow, read_manifest
 from aotpack.selftest import CARRIES
 from aotpack.signatures import IN_STORE, Signatures
@@ -98,12 +99,15 @@ def unpack_store(bundle: Bundle, directory: Path, signatures: Signatures | None 
         blobs.mkdir()
         for digest, data in refuse_unfit(bundle.path, bundle.manifest.entries, bundle.blobs()):
             for kind in sorted(kinds[digest]):
-                _write(filling / blob_path(digest, kind), data)
-        _write(filling / MANIFEST, bundle.manifest_bytes())
+                stage_file(str(filling), blob_path(digest, kind), data)
+        manifest = bundle.manifest_bytes()
+        stage_file(str(filling), MANIFEST, manifest)
         if signatures is not None:
-            _write(filling / IN_STORE, signatures.to_bytes())
+            stage_file(str(filling), IN_STORE, signatures.to_bytes())
         for place in (blobs, filling):
             place.chmod(0o755)
+    if _has_whole(directory, manifest):
+        return Store(directory=directory, manifest=bundle.manifest, digest=bundle.digest)
     try:
         store = open_store(directory)
     except BundleError as error:
@@ -126,9 +130,12 @@ def kinds_of(manifest: Manifest) -> dict[str, set[str]]:
     return found
 
 
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-    path.chmod(0o644)
+def _has_whole(directory: Path, manifest: bytes) -> bool:
+    """Whether a store carries all of what a manifest lists: no need to read one that has just been read."""
+    try:
+        return (directory / MANIFEST).read_bytes() == manifest and not (directory / CARRIES).exists()
+    except OSError:
+        return False
 
 
 def open_store(directory: Path) -> Store:
