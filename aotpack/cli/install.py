@@ -73,7 +73,7 @@ def install(
     """Lay the kernels of BUNDLE into the Triton cache.
 
     Needs the Triton that will serve, and no GPU, no network, no compiler. Every digest is checked before anything
-    is written; installing twice changes nothing. The engine's files are read, never imported: a kernel that stands
+    appears there; installing twice changes nothing. The engine's files are read, never imported: a kernel that stands
     in other lines gets the key that Triton will ask for, and one whose source differs is refused by name while the
     others are installed; the exit code is then 1. So it is for native helpers that this machine cannot use.
     Where a signature is demanded, by an option or by a policy, the bundle's is checked before all else, and it goes
