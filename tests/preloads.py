@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from aotpack.bundle import open_bundle
 from aotpack.cachedirectory import effective_directory
 from aotpack.engines import find_engine
 from aotpack.families import load_families
-from aotpack.memorykeys import jit_function
 from aotpack.runtime.preload import Preloaded, Preloader, preload
 from aotpack.tracing import Tracer
 from tests.launches import PLAIN, arguments_of, key_of
@@ -72,15 +70,6 @@ class Ways:
         first = preloader.run()
         sys.modules[name] = module
         return [first, preloader.run(), preloader.run()]
-
-    def of_a_module_that_is_imported_later(self) -> Any:
-        name = self.manifest.entries[0].key.module
-        module = sys.modules.pop(name)
-        first = preload()
-        anew = import_module(name)
-        sys.modules[name] = module
-        functions = [function for function in map(jit_function, vars(anew).values()) if function is not None]
-        return [first, len({id(kernel) for one in functions for kernel in one.device_caches[0][0].values()})]
 
     def without_time(self) -> Any:
         return preload(seconds=0.0)

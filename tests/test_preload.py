@@ -171,13 +171,6 @@ def test_a_module_that_is_not_imported_is_left_for_the_next_run(ways: dict[str, 
     assert len(ways["of_a_module_that_comes_later"]["log"]) == 2
 
 
-def test_a_module_that_is_imported_later_has_its_kernels_ready_then(ways: dict[str, Any], helped: Bundle) -> None:
-    first, then = ways["of_a_module_that_is_imported_later"]["result"]
-    assert first["ready"] + then == len(helped.manifest.entries)
-    assert first["unimported"] == then > 0
-    assert len(ways["of_a_module_that_is_imported_later"]["log"]) == 2
-
-
 @pytest.mark.parametrize(
     ("way", "count", "said"),
     [

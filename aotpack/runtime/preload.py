@@ -7,14 +7,10 @@ loaded. It does what ``triton.compile`` does for an entry that it finds (triton/
 stops where that would begin to compile, so nothing is ever compiled here, and no hook is called.
 
 Triton's own ``JITFunction.preload`` is not used: it compiles what it does not find, and calls the hook.
-
-A module that is imported after the preload, inside a first request even (vllm/vllm_flash_attn/layers/rotary.py imports
-its kernel when it is first called), has its kernels made ready as part of its import.
 """
 
 import os
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from aotpack import runtime
@@ -30,8 +25,6 @@ from aotpack.errors import ToolchainError
 from aotpack.keys import CompileKey, LaunchOptions
 from aotpack.manifest import Manifest
 from aotpack.memorykeys import jit_function, look_up, memory_key
-from aotpack.runtime.imports import when_imported
-from aotpack.runtime.lock import Lock
 from aotpack.runtime.results import settle
 from aotpack.runtime.trouble import LOG, switched_on, tolerated, warn
 from aotpack.targets import Target
@@ -114,7 +107,7 @@ class _Job:
 
 
 class Preloader:
-    """Makes what some bundles cover ready in this process; what waits for its module is made ready when that comes."""
+    """Makes what some bundles cover ready in this process; what a run leaves for want of its module, the next tries."""
 
     def __init__(self, manifests: Iterable[Manifest] | None = None) -> None:
         """Prepare; nothing is read yet.
@@ -125,9 +118,6 @@ class Preloader:
         self._manifests = manifests
         self._waiting: dict[CompileKey, tuple[str, frozenset[LaunchOptions]]] | None = None
         self._unsettled: list[Tuning] = []
-        self._device: int | None = None
-        self._process = os.getpid()
-        self._lock = Lock()
 
     def run(self, *, device: int | None = None, seconds: float | None = None, threads: int = THREADS) -> Preloaded:
         """Make ready what can be, and tell of it in one line of the log.
@@ -144,7 +134,7 @@ class Preloader:
         """
         done = Preloaded()
         if not switched_on("AOTPACK_DISABLE"):
-            with tolerated("kernels are not preloaded"), self._lock.held():
+            with tolerated("kernels are not preloaded"):
                 done, errors = self._run(device, _seconds() if seconds is None else seconds, threads)
                 if done != Preloaded(seconds=done.seconds):
                     LOG.info("%s", done)
@@ -166,7 +156,6 @@ class Preloader:
         active = driver.active
         before = active.get_current_device()
         device = before if device is None else device
-        self._device, self._process = device, os.getpid()
         _use(active, device)
         try:
             outcomes: list[Outcome] = []
@@ -197,8 +186,6 @@ class Preloader:
         functions = {kernel: imported_function(kernel) for kernel in {key.kernel for key in asked}}
         self._waiting = {key: waiting for key, waiting in asked.items() if functions[key.kernel] is None}
         outcomes += ["unimported"] * len(self._waiting)
-        for module in {key.module for key in self._waiting} - sys.modules.keys():
-            when_imported(module, self._import)
         for key, (name, launches) in asked.items():
             function = functions[key.kernel]
             if function is None:
@@ -212,23 +199,6 @@ class Preloader:
                 yield _Job(key=key, name=name, function=function, ready=ready, wanted=tuple(wanted))
             else:
                 outcomes.append("present" if wanted else "unfound" if launches else "unrecorded")
-
-    def _import(self, module: ModuleType) -> None:
-        """Make ready what waited for a module, for the device of the last run."""
-        if os.getpid() != self._process:
-            return  # a forked process has neither the device nor the kernels of its parent
-
-        def run() -> None:
-            # Which device the importing thread uses is not known to be the engine's, and stays as it is.
-            with tolerated(f"kernels of {module.__name__} are not preloaded"):
-                from triton.runtime.driver import driver
-
-                _use(driver.active, self._device or 0)
-                self.run(device=self._device)
-
-        thread = threading.Thread(target=run, name="aotpack-preload")
-        thread.start()
-        thread.join()
 
 
 def _load(jobs: Sequence[_Job], active: Any, device: int, until: float, threads: int) -> Iterator[Outcome]:

@@ -14,6 +14,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,7 @@ def _see(engine: Any, made: Callable[[], object] | None = None) -> None:
             tower = Qwen3_VisionTransformer(config.model_config.hf_config.vision_config, norm_eps=1e-6, prefix="visual")
         for parameter in tower.parameters():
             parameter.data.normal_(0, 0.02)
+        import_module("vllm.vllm_flash_attn.layers.rotary")  # what an engine's own profile run of its tower imports
         if made is not None:
             made()
         for grid in GRIDS:
