@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -174,6 +175,23 @@ def test_inspect_shows_what_a_bundle_holds(built: Built) -> None:
     assert document["version"] == 1
     assert document["digest"] == built.bundle.digest
     assert document["manifest"] == built.bundle.manifest.to_json()
+
+
+def test_inspect_tells_the_bytes_of_a_key_and_of_each_family(built: Built) -> None:
+    manifest = built.bundle.manifest
+    document = json.loads(run("inspect", "--json", built.bundle.path).stdout)
+    assert document["bytes_per_key"] == built.bundle.path.stat().st_size // len(manifest.entries)
+    families = {family.pop("family"): family for family in document["families"]}
+    assert list(families) == list(manifest.families)
+    assert sum(family["keys"] for family in families.values()) == len(manifest.entries)
+    # No artifact of these is another family's too.
+    artifacts = {artifact for entry in manifest.entries for _, artifact in entry.artifacts}
+    assert sum(family["unpacked_bytes"] for family in families.values()) == sum(one.size for one in artifacts)
+    text = run("inspect", built.bundle.path).stdout
+    for name, family in families.items():
+        each = family["unpacked_bytes"] // family["keys"]
+        assert family["unpacked_bytes_per_key"] == each
+        assert re.search(rf"^ +{name} +{family['keys']} +{family['unpacked_bytes']:,} +{each:,}$", text, re.MULTILINE)
 
 
 def test_a_truncated_bundle_is_refused(built: Built, tmp_path: Path) -> None:

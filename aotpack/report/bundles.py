@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -18,10 +19,18 @@ def show_bundle(bundle: Bundle, *, as_json: bool) -> None:
     """A bundle's manifest."""
     manifest = bundle.manifest
     if as_json:
-        show_json({"digest": bundle.digest, "size": bundle.size, "manifest": manifest.to_json()})
+        show_json(
+            {
+                "digest": bundle.digest,
+                "size": bundle.size,
+                "bytes_per_key": _each(bundle.size, len(manifest.entries)),
+                "families": [_spell_size(size) for size in _per_family(manifest)],
+                "manifest": manifest.to_json(),
+            }
+        )
         return
     cubins = {entry.cubin.digest: entry.cubin.size for entry in manifest.entries}
-    per_key = bundle.size // max(1, len(manifest.entries))
+    per_key = _each(bundle.size, len(manifest.entries))
     rows = [
         ("digest", bundle.digest),
         ("engine", f"{manifest.engine} {manifest.engine_version}"),
@@ -34,7 +43,11 @@ def show_bundle(bundle: Bundle, *, as_json: bool) -> None:
         ("size", f"{bundle.size:,} bytes, {per_key:,} a key"),
         ("helpers", _helpers(manifest)),
         *(("results", text) for text in _results(manifest)),
-        ("families", ", ".join(f"{name} {count}" for name, count in _per_family(manifest).items())),
+        ("families", f"{'':<12}{'keys':>8}{'unpacked bytes':>16}{'a key':>12}"),
+        *(
+            ("", f"{size.family:<12}{size.keys:>8,}{size.unpacked:>16,}{_each(size.unpacked, size.keys):>12,}")
+            for size in _per_family(manifest)
+        ),
         ("deployments", str(len(manifest.deployments))),
         *(("", _deployment(deployment)) for deployment in manifest.deployments),
         ("missing", str(len(manifest.missing)) if manifest.missing else "none"),
@@ -64,10 +77,44 @@ def _results(manifest: Manifest) -> list[str]:
     return [f"{count} for {device}{alone.get(device, '')}" for device, count in sorted(counts.items())]
 
 
-def _per_family(manifest: Manifest) -> dict[str, int]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Size:
+    """What a bundle holds of a family.
+
+    Attributes:
+        family: its name.
+        keys: how many keys.
+        unpacked: bytes of their artifacts, each once, as they are before compression: a frame has those of all
+            families, and bytes of it belong to none.
+    """
+
+    family: str
+    keys: int
+    unpacked: int
+
+
+def _per_family(manifest: Manifest) -> list[_Size]:
     owners = {kernel.name: kernel.family for kernel in manifest.kernels}
     counts = Counter(owners[entry.key.kernel] for entry in manifest.entries)
-    return {family: counts[family] for family in manifest.families}
+    sizes: dict[str, dict[str, int]] = {family: {} for family in manifest.families}
+    for entry in manifest.entries:
+        for _, artifact in entry.artifacts:
+            sizes[owners[entry.key.kernel]][artifact.digest] = artifact.size
+    return [_Size(family=family, keys=counts[family], unpacked=sum(found.values())) for family, found in sizes.items()]
+
+
+def _spell_size(size: _Size) -> dict[str, str | int]:
+    return {
+        "family": size.family,
+        "keys": size.keys,
+        "unpacked_bytes": size.unpacked,
+        "unpacked_bytes_per_key": _each(size.unpacked, size.keys),
+    }
+
+
+def _each(total: int, number: int) -> int:
+    """Bytes for each, where there are any."""
+    return total // max(1, number)
 
 
 def _deployment(deployment: dict[str, Any]) -> str:
