@@ -5,12 +5,17 @@ packages, every distribution that is installed, Triton's files, and the environm
 while wrappers run, so all of it counts, and tracing is done anew rather than once too rarely. What compiling gives
 follows from the compile key, the kernel's source, Triton's files and the few modules of aotpack that hand the key over.
 
+Native helpers follow from their C text, the C compiler with what it calls, and headers; what of that is the system's,
+its C library, counts by its release.
+
 Files count by content: a size and a time of change can be those of another file. Reading an engine and Triton whole
 takes half a second.
 """
 
 import hashlib
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,6 +27,8 @@ from aotpack.digests import PREFIX, digest_bytes, digest_file, digest_json
 from aotpack.engines import Engine
 from aotpack.errors import ToolchainError
 from aotpack.families import GROUP
+from aotpack.helpers import c_compiler, local_glibc
+from aotpack.interpreters import Interpreter
 from aotpack.sources import Sources
 from aotpack.tracing import KEPT, dropped
 
@@ -114,8 +121,40 @@ def triton_fingerprint() -> str:
     return digest_json([found, {name: digest_file(path) if path.is_file() else None for name, path in chosen.items()}])
 
 
-def tree_digest(root: Path) -> str:
-    """The digest of a directory's Python and JSON files, by relative path.
+def helper_fingerprint(interpreter: Interpreter) -> str:
+    """The digest of what compiling a native helper for a Python follows from, but for its C text and aotpack's code.
+
+    Raises:
+        OSError: a file cannot be read.
+        ToolchainError: Triton is not installed.
+    """
+    compiler = shutil.which(c_compiler() or "gcc")
+    called = [compiler, *(_program(compiler, name) for name in ("cc1", "as", "collect2", "ld"))] if compiler else []
+    headers = [tree_digest(path, (".h",)) for path in sorted((_package("triton") / "backends").glob("*/include"))]
+    return digest_json(
+        {
+            "interpreter": [interpreter.minor, interpreter.suffix, tree_digest(interpreter.include, (".h",))],
+            "headers": headers,
+            "compiler": [digest_file(Path(path)) for path in called if path],
+            "libc": local_glibc(),
+        }
+    )
+
+
+def _program(compiler: str, name: str) -> str | None:
+    """A program that a C compiler calls; None where it has it built in, or does not tell."""
+    done = subprocess.run(  # noqa: S603  # the compiler that is about to be run
+        [compiler, f"-print-prog-name={name}"], capture_output=True, text=True, check=False
+    )
+    return shutil.which(done.stdout.strip())
+
+
+def tree_digest(root: Path, kinds: tuple[str, ...] = (".py", ".json")) -> str:
+    """The digest of a directory's files of some kinds, by relative path.
+
+    Args:
+        root: the directory.
+        kinds: what their names end in; by default what an engine's code reads.
 
     Raises:
         OSError: one of them cannot be read.
@@ -124,7 +163,7 @@ def tree_digest(root: Path) -> str:
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         for name in sorted(names):
-            if name.endswith((".py", ".json")):
+            if name.endswith(kinds):
                 path = Path(folder, name)
                 hasher.update(f"{path.relative_to(root)}\0{digest_bytes(path.read_bytes())}\0".encode())
     return PREFIX + hasher.hexdigest()

@@ -121,9 +121,13 @@ def choose_interpreters(minors: Sequence[str] | None) -> tuple[tuple[Interpreter
     return found, ()
 
 
+def c_compiler() -> str | None:
+    """The C compiler that Triton would choose (triton/runtime/build.py), or None where there is none."""
+    return os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+
+
 def _require_compiler() -> None:
-    # As Triton chooses it (triton/runtime/build.py).
-    if not os.environ.get("CC") and not shutil.which("gcc") and not shutil.which("clang"):
+    if c_compiler() is None:
         raise ToolchainError(
             "native helpers are compiled with a C compiler, and neither gcc nor clang is on PATH, nor CC set; "
             "install gcc, or build with --python none"
@@ -301,8 +305,15 @@ def _build_stub(folder: Path, header: Path) -> None:
     names = sorted(set(re.findall(r"\bcu[A-Z]\w*", header.read_text())))
     path = folder / "stub.c"
     path.write_text("".join(f"void {name}(void) {{}}\n" for name in names))
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or "gcc"
-    command = [compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", str(path), "-o", str(folder / "libcuda.so.1")]
+    command = [
+        c_compiler() or "gcc",
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libcuda.so.1",
+        str(path),
+        "-o",
+        str(folder / "libcuda.so.1"),
+    ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603
 
 

@@ -1,9 +1,10 @@
 """What is kept of a build: a pool whose workers are asked only for what no earlier build has found out.
 
-What workers are, what each deployment reaches, and what each key compiles to lie in the compile cache, and so do the
-compressed frames of bundles. Each is named by the digest of all that it follows from (``aotpack.fingerprint``), so a
-rebuild with nothing changed starts no worker, imports no Triton and gives the same bytes; one of an engine where a
-kernel has changed compiles that kernel. Keys are kept as they are done, which makes a build that was killed resumable.
+What workers are, what each deployment reaches, what each key compiles to, and native helpers lie in the compile cache,
+and so do the compressed frames of bundles. Each is named by the digest of all that it follows from
+(``aotpack.fingerprint``), so a rebuild with nothing changed starts no worker, imports no Triton and gives the same
+bytes; one of an engine where a kernel has changed compiles that kernel. Keys are kept as they are done, which makes a
+build that was killed resumable.
 """
 
 import io
@@ -23,7 +24,9 @@ from aotpack.compilecache import CompileCache
 from aotpack.compiler import Compiled, Outcome
 from aotpack.deployments import Deployment
 from aotpack.digests import canonical_json, digest_bytes, digest_file, digest_json
-from aotpack.fingerprint import Basis, source_fingerprint
+from aotpack.fingerprint import Basis, helper_fingerprint, source_fingerprint
+from aotpack.helpers import BuiltHelper, HelperSource, Launch
+from aotpack.interpreters import Interpreter
 from aotpack.keys import CompileKey
 from aotpack.pool import Description, Pool, Recruit, WorkerSpec
 from aotpack.tracing import Traced
@@ -102,6 +105,33 @@ class KeptPool(Pool):
             found = super().keep(results)
             self._cache.put(name, pickle.dumps(found))
         return found
+
+    def helper_sources(self, launches: Sequence[Launch]) -> tuple[HelperSource, ...]:
+        """The C text of each helper that launching these kernels needs; as ``Pool.helper_sources``."""
+        given = sorted([key.digest, digest_bytes(metadata)] for key, metadata in launches)
+        name = digest_json({**self._tracing, "what": "helper sources", "launches": given})
+        found = self._load(name, tuple)
+        if found is None:
+            found = super().helper_sources(launches)
+            self._cache.put(name, pickle.dumps(found))
+        return found
+
+    def build_each(self, asked: Sequence[tuple[HelperSource, Interpreter]]) -> Iterator[BuiltHelper]:
+        """Helpers, each for one Python, in the order given; as ``Pool.build_each``."""
+        compiling = {interpreter: helper_fingerprint(interpreter) for interpreter in {pair[1] for pair in asked}}
+        names = [
+            digest_json({**self._tracing, "helper": [source.name, source.digest], "compiling": compiling[interpreter]})
+            for source, interpreter in asked
+        ]
+        known = {name: found for name in names if (found := self._load(name, BuiltHelper)) is not None}
+        built = super().build_each([pair for name, pair in zip(names, asked, strict=True) if name not in known])
+        for name in names:
+            if name in known:
+                yield known[name]
+            else:
+                found = next(built)
+                self._cache.put(name, pickle.dumps(found))
+                yield found
 
     def _load(self, name: str, kind: type[_T]) -> _T | None:
         content = self._cache.get(name)

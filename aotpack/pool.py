@@ -311,7 +311,14 @@ class Pool:
         Raises:
             ToolchainError: one of them cannot be compiled.
         """
-        asked = [(source, interpreter) for source in sources for interpreter in interpreters]
+        yield from self.build_each([(source, interpreter) for source in sources for interpreter in interpreters])
+
+    def build_each(self, asked: Sequence[tuple[HelperSource, Interpreter]]) -> Iterator[BuiltHelper]:
+        """Helpers, each for one Python, in the order given.
+
+        Raises:
+            ToolchainError: one of them cannot be compiled.
+        """
         for future in [self._crew.submit(build_helper, *pair) for pair in asked]:
             yield self._result(future)
 

@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from aotpack.build import Built, Selection, build_bundle, enumerate_keys
+from aotpack.bundle import Bundle
 from aotpack.compilecache import CompileCache
 from aotpack.deployments import make_services
 from aotpack.engines import Engine, find_engine
 from aotpack.fingerprint import basis_of, source_fingerprint
+from aotpack.helpers import c_compiler
+from aotpack.interpreters import Interpreter
 from aotpack.kept import KeptPool
 from aotpack.models import load_model
 from aotpack.pool import LocalCrew, WorkerSpec
@@ -84,6 +87,44 @@ def test_a_rebuild_asks_no_worker_and_gives_the_same_bytes(
     assert cache.misses == 0
     assert again.bundle.path.read_bytes() == built.bundle.path.read_bytes()
     assert again.findings == built.findings
+
+
+def test_helpers_are_compiled_once_for_a_compiler(
+    engine: Engine,
+    helped: Bundle,
+    interpreters: tuple[Interpreter, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    os.environ.pop("PYTEST_CURRENT_TEST", None)  # as above
+    spec, basis = WorkerSpec(engine=engine, target=SM90, families=FAMILIES), basis_of(engine, FAMILIES)
+    blobs = dict(helped.blobs())
+    launches = [(entry.key, blobs[entry.metadata.digest]) for entry in helped.manifest.entries]
+
+    def build_helpers() -> dict[str, bytes]:
+        with KeptPool(spec, 1, CompileCache(root=tmp_path / "kept"), basis) as pool:
+            built = pool.build_helpers(pool.helper_sources(launches), interpreters)
+            return {one.helper.artifact.digest: one.content for one in built}
+
+    def submit(*_: object) -> None:
+        raise AskedError
+
+    expected = {helper.artifact.digest for helper in helped.manifest.helpers}
+    assert build_helpers().keys() == expected
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalCrew, "submit", submit)
+        launches.reverse()  # they come as they are compiled
+        assert build_helpers().keys() == expected
+        other = tmp_path / "cc"
+        other.write_text(f'#!/bin/sh\nexec {c_compiler()} "$@"\n')
+        other.chmod(0o755)
+        patched.setenv("CC", str(other))
+        with pytest.raises(AskedError):
+            build_helpers()
+
+
+class AskedError(Exception):
+    """A worker was asked."""
 
 
 def test_what_is_damaged_is_made_again(
