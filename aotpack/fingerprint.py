@@ -160,12 +160,16 @@ def tree_digest(root: Path, kinds: tuple[str, ...] = (".py", ".json")) -> str:
         OSError: one of them cannot be read.
     """
     hasher = hashlib.sha256()
-    for folder, folders, names in os.walk(root):
+    top = os.fspath(root)
+    # Plain strings: for an engine's thousands of files pathlib would nearly double the time.
+    for folder, folders, names in os.walk(top):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
+        below = folder[len(top) :]
         for name in sorted(names):
             if name.endswith(kinds):
-                path = Path(folder, name)
-                hasher.update(f"{path.relative_to(root)}\0{digest_bytes(path.read_bytes())}\0".encode())
+                with open(f"{folder}/{name}", "rb") as file:  # noqa: PTH123
+                    content = file.read()
+                hasher.update(f"{below}/{name}\0{digest_bytes(content)}\0".encode())
     return PREFIX + hasher.hexdigest()
 
 

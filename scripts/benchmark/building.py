@@ -37,6 +37,13 @@ def measure(place: Workplace) -> Iterator[Figure]:
                 rival_value=rate,
                 goal=goal,
             )
+        yield Figure(
+            name=f"processor seconds a key, jobs {jobs}",
+            value=done["processor"] / done["keys"],
+            unit="s",
+            rival="plain loop",
+            rival_value=plain["processor"] / plain["keys"],
+        )
     efficiency = one["seconds"] / (JOBS * two["seconds"])
     yield Figure(name=f"parallel efficiency at {JOBS}", value=efficiency, unit="")
     yield Figure(name="keys that share a back-end compile", value=100 * two["shared"] / two["keys"], unit="%")
