@@ -55,6 +55,7 @@ def test_a_section_is_measured_and_replaces_only_its_own(helped: Bundle, engine:
     assert (first.returncode, done.returncode) == (0, 0), first.stderr + done.stderr
     figures = check_shape(tmp_path / "out" / "results.json", ["install"])
     assert done.stdout.count("\n") == 2 + len(figures)
+    assert (tmp_path / "out" / "results.md").read_text() == done.stdout
     rivals = {figure["rival"] for figure in figures} - {""}
     assert rivals == {"tar --zstd -x of the same files", "Triton's put", "cp and sha256sum of the bundle"}
     assert all(figure["value"] > 0 for figure in figures)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
+from aotpack.atomic import write_atomically
 from aotpack.bundle import open_bundle
 from aotpack.engines import find_engine
 from aotpack.errors import AotpackError
@@ -117,6 +118,7 @@ def main(arguments: Sequence[str]) -> int:
             place = workplace(options, directory.resolve())
             for name in options.sections or SECTIONS:
                 write_sections(path, merge(read_sections(path), run(name, place, command), list(SECTIONS)))
+                write_atomically(path.with_suffix(".md"), [f"{table(read_sections(path))}\n".encode()])
         except AotpackError as error:
             print(f"Error: {error}", file=sys.stderr)
             return 3
