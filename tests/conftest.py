@@ -1,13 +1,16 @@
 """Options and shared fixtures: one engine on disk, one built bundle of it, keys as golden text."""
 
 import os
+import pickle
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 from aotpack.build import Built, Selection, build_bundle
@@ -25,6 +28,8 @@ from tests.signing import make_pair, put_beside
 ROOT = Path(__file__).parent.parent
 FAMILIES = ("layernorm", "memcpy", "mrope")
 SM90 = Target("cuda", 90)
+
+_T = TypeVar("_T")
 
 
 settings.register_profile("aotpack", deadline=None)  # what a test takes on a busy machine says nothing
@@ -68,13 +73,30 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AOTPACK_CACHE_SIZE", "0")  # each build does its own work, unless a test is about that
 
 
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], _T]) -> _T:
+    """What ``make`` makes in the directory that it is given: made by one of the processes that share the tests.
+
+    The others wait for it, and read it back.
+    """
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"once-{name}"
+    made = folder / "made.pickle"
+    with FileLock(f"{folder}.lock"):
+        if not made.exists():
+            folder.mkdir(exist_ok=True)
+            made.write_bytes(pickle.dumps(make(folder)))
+    found: _T = pickle.loads(made.read_bytes())
+    return found
+
+
 @pytest.fixture(scope="session")
-def engine() -> Engine:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """vLLM 0.33.0's Python files: downloaded once, then kept in the user's cache.
 
     AOTPACK_TEST_ENGINE names another place that has them, for runs without a network.
     """
-    return find_engine(os.environ.get("AOTPACK_TEST_ENGINE", "vllm==0.33.0"), print)
+    spec = os.environ.get("AOTPACK_TEST_ENGINE", "vllm==0.33.0")
+    return once(tmp_path_factory, "engine", lambda _: find_engine(spec, print))
 
 
 def needs_compiler() -> None:
@@ -90,7 +112,7 @@ def built(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Built:
     models = [load_model("qwen3.5-27b"), load_model("qwen3-vl-2b")]
     services = make_services(models, [1, 4], gdn_prefill="triton")
     selection = Selection(engine=engine, targets=(SM90,), families=FAMILIES, services=services)
-    return build_bundle(selection, output=tmp_path_factory.mktemp("bundle"), jobs=2)
+    return once(tmp_path_factory, "built", lambda folder: build_bundle(selection, output=folder, jobs=2))
 
 
 @pytest.fixture(scope="session")
@@ -105,14 +127,20 @@ def interpreters() -> tuple[Interpreter, ...]:
 
 
 @pytest.fixture(scope="session")
-def native_helpers(built: Built, engine: Engine, interpreters: tuple[Interpreter, ...]) -> list[BuiltHelper]:
+def native_helpers(
+    built: Built, engine: Engine, interpreters: tuple[Interpreter, ...], tmp_path_factory: pytest.TempPathFactory
+) -> list[BuiltHelper]:
     """The native helpers that the bundle's kernels need, for each of the interpreters."""
-    manifest = built.bundle.manifest
-    blobs = dict(built.bundle.blobs())
-    launches = [(entry.key, blobs[entry.metadata.digest]) for entry in manifest.entries]
-    with Pool(WorkerSpec(engine=engine, target=SM90, families=FAMILIES), 2) as pool:
-        helpers = list(pool.build_helpers(pool.helper_sources(launches), interpreters))
-    return sorted(helpers, key=lambda one: one.helper.order)
+
+    def build(_: Path) -> list[BuiltHelper]:
+        manifest = built.bundle.manifest
+        blobs = dict(built.bundle.blobs())
+        launches = [(entry.key, blobs[entry.metadata.digest]) for entry in manifest.entries]
+        with Pool(WorkerSpec(engine=engine, target=SM90, families=FAMILIES), 2) as pool:
+            helpers = list(pool.build_helpers(pool.helper_sources(launches), interpreters))
+        return sorted(helpers, key=lambda one: one.helper.order)
+
+    return once(tmp_path_factory, "native-helpers", build)
 
 
 @pytest.fixture(scope="session")

@@ -136,7 +136,9 @@ def test_a_demand_that_no_key_can_satisfy_says_where_keys_belong(
 
 
 @pytest.mark.parametrize("required", [True, False])
-@pytest.mark.parametrize("spelled", [f"{YESTERDAY:%Y-%m-%d}", f"{YESTERDAY:%Y-%m-%dT%H:%M:%S}+00:00"])
+@pytest.mark.parametrize(
+    "spelled", [f"{YESTERDAY:%Y-%m-%d}", f"{YESTERDAY:%Y-%m-%dT%H:%M:%S}+00:00"], ids=["a date", "a time"]
+)
 def test_a_policy_that_has_expired_refuses_whatever_it_demands(
     user: Path, one: Pair, spelled: str, required: bool
 ) -> None:
