@@ -11,7 +11,10 @@ import pytest
 from aotpack.deployments import Deployment
 from aotpack.engines import Engine
 from aotpack.families import Trace
-from aotpack.families.runner import FAMILY
+from aotpack.families.runner import FAMILY, sampling
+from aotpack.families.runner.requests import EVERYTHING, GREEDY
+from aotpack.families.runner.state import make_runner
+from aotpack.families.runner.steps import finish, prepare, schedule, step
 from aotpack.keys import CompileKey
 from aotpack.models import load_model
 from aotpack.pool import Pool, WorkerSpec
@@ -277,25 +280,23 @@ def drive_every_request(trace: Trace, deployment: Deployment) -> None:
     """Every number of requests, tokens, logprobs and token ids that a request may name, and of rows."""
     import torch
 
-    from aotpack.families import runner as family
-
-    family._LOGPROBS = range(21)
-    family._NAMED = range(1, 129)
-    family._SCORED = range(1, 21)
+    sampling.LOGPROBS = range(21)
+    sampling.NAMED = range(1, 129)
+    sampling.SCORED = range(1, 21)
     FAMILY.drive(trace, deployment)
-    runner = family._make_runner(trace, deployment)
+    runner = make_runner(trace, deployment)
     for requests in range(1, 65):
-        family._step(runner, *[family._GREEDY] * requests)
-        family._step(runner, *[{"logprobs": requests % 21}] * min(requests, 3))
+        step(runner, *[GREEDY] * requests)
+        step(runner, *[{"logprobs": requests % 21}] * min(requests, 3))
     for prompt in (*range(1, 130), 8192):
-        family._step(runner, {"prompt_logprobs": prompt % 21, "temperature": 0.0}, prompt=prompt)
+        step(runner, {"prompt_logprobs": prompt % 21, "temperature": 0.0}, prompt=prompt)
     for requests in range(2, 7):
-        family._step(runner, *[family._EVERYTHING] * requests)
+        step(runner, *[EVERYTHING] * requests)
     split = trace.module("vllm.v1.sample.ops.topk_topp_sampler").apply_top_k_top_p
     for rows in range(1, deployment.max_num_seqs + 1):
         k, p = torch.ones(rows, dtype=torch.int32), torch.ones(rows)
         for chosen in ((k, None), (None, p), (k, p)):
-            split(family._processed(deployment, rows), *chosen)
+            split(sampling.processed_logits(deployment, rows), *chosen)
 
 
 @pytest.mark.slow
@@ -307,13 +308,11 @@ def test_every_request_dispatches_to_an_enumerated_key(engine: Engine, pool: Poo
 
 def drive_every_number(trace: Trace, deployment: Deployment) -> None:
     """Every number of requests and every length of a prompt up to the limits, sampled greedily."""
-    from aotpack.families import runner as family
-
-    runner = family._make_runner(trace, deployment)
+    runner = make_runner(trace, deployment)
     for requests in range(1, deployment.max_num_seqs + 1):
-        family._step(runner, *[family._GREEDY] * requests)
+        step(runner, *[GREEDY] * requests)
     for prompt in range(1, deployment.max_num_batched_tokens + 1):
-        family._step(runner, family._GREEDY, prompt=prompt)
+        step(runner, GREEDY, prompt=prompt)
 
 
 @pytest.mark.slow
@@ -332,9 +331,7 @@ def drive_full_batches(trace: Trace, deployment: Deployment) -> None:
 
     import numpy as np
 
-    from aotpack.families import runner as family
-
-    runner = family._make_runner(trace, deployment)
+    runner = make_runner(trace, deployment)
     sampler = trace.module("vllm.v1.worker.gpu.spec_decode.rejection_sampler")
     limit = sampler.get_max_chunk_logits(runner.vocab_size)
     chance, steps, most = random.Random(0), runner.num_speculative_steps, runner.max_num_reqs
@@ -350,8 +347,8 @@ def drive_full_batches(trace: Trace, deployment: Deployment) -> None:
         if cuts <= met and number % 200:
             continue
         met |= cuts
-        scheduled = family._schedule(runner, [family._GREEDY] * most, prompt=1, drafts=drafts)
-        family._finish(runner, family._prepare(runner, scheduled))
+        scheduled = schedule(runner, [GREEDY] * most, prompt=1, drafts=drafts)
+        finish(runner, prepare(runner, scheduled))
 
 
 @pytest.mark.slow
