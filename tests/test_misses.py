@@ -21,7 +21,11 @@ from aotpack.errors import AotpackError
 from aotpack.install import install_bundle
 from aotpack.leftovers import find_leftovers, read_leftover
 from aotpack.manifest import Entry, Missing
-from aotpack.misses import PARTS, Miss, explain_launches, explain_leftovers, explain_misses
+from aotpack.misses import explain_misses
+from aotpack.misses.differences import PARTS
+from aotpack.misses.entries import explain_leftovers
+from aotpack.misses.launches import explain_launches
+from aotpack.misses.miss import Miss
 from aotpack.record import Launch, read_launches, read_records
 from aotpack.sources import Global
 from aotpack.targets import Target

@@ -7,7 +7,7 @@ import click
 
 from aotpack.doctor import Diagnosis
 from aotpack.findings import Finding, is_error
-from aotpack.misses import Miss
+from aotpack.misses.miss import Miss
 from aotpack.report.words import count, show_json, show_line
 from aotpack.tritoncache import directory_name
 
