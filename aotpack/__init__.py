@@ -11,7 +11,8 @@ The road that data takes::
 Each module holds one noun, and imports go down this list only, which ``lint-imports`` holds:
 
 - what people see: ``cli``, ``report``;
-- what is asked of a machine or a bundle: ``coverage``, ``diff``, ``doctor``, ``misses``, ``verify``;
+- what is asked of a machine or a bundle: ``coverage``, ``diff``, ``doctor``, ``misses``, ``verify``; and
+  ``heal``, which acts on the last one's answer;
 - what is done: ``tune`` on a machine with a GPU, ``build``, ``install``, ``sign``, ``wheel``, ``shipping`` (push and
   pull), and ``runtime`` in the process that serves; ``registry`` and ``layout`` are where images are kept, ``image`` is
   a bundle as one; ``admission`` says which bundles satisfy what is demanded of signatures, ``fitting`` which entries

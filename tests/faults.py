@@ -24,10 +24,10 @@ from triton.runtime.cache import FileCacheManager
 from aotpack import landing
 from aotpack.bundle import Bundle, open_bundle
 from aotpack.errors import CacheError
+from aotpack.heal import heal
 from aotpack.install import install_bundle, uninstall
 from aotpack.receipts import OURS, read_receipts
 from aotpack.tritoncache import GROUP_PREFIX, cache_key_of
-from aotpack.verify import heal
 from tests.archives import tree
 
 DONE, REFUSED, ESCAPED, KILLED = 0, 10, 11, -9

@@ -24,6 +24,7 @@ from aotpack.cli import main
 from aotpack.digests import canonical_json, digest_bytes
 from aotpack.elf import glibc_baseline, release
 from aotpack.errors import AotpackError, BundleError, DocumentError, ToolchainError
+from aotpack.heal import heal
 from aotpack.helpers import BuiltHelper, HelperSource, build_helper, choose_interpreters
 from aotpack.install import install_bundle, uninstall
 from aotpack.interpreters import Interpreter, find_interpreter, running_minor
@@ -32,7 +33,7 @@ from aotpack.receipts import HELPERS, read_receipts
 from aotpack.runtime import trouble
 from aotpack.store import unpack_store
 from aotpack.tritoncache import directory_name
-from aotpack.verify import heal, verify_cache
+from aotpack.verify import verify_cache
 from tests.archives import members_of, spelled, tree
 from tests.conftest import ROOT
 

@@ -15,11 +15,12 @@ from aotpack.build import Built
 from aotpack.bundle import Bundle
 from aotpack.engines import Engine
 from aotpack.errors import DocumentError
+from aotpack.heal import heal
 from aotpack.install import install_bundle, uninstall
 from aotpack.manifest import read_manifest
 from aotpack.receipts import manifest_path
 from aotpack.store import unpack_store
-from aotpack.verify import heal, verify_cache
+from aotpack.verify import verify_cache
 from tests.archives import spelled, tree
 from tests.conftest import ROOT
 

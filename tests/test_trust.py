@@ -17,12 +17,13 @@ from aotpack.bundle import Bundle, open_bundle, write_bundle
 from aotpack.digests import digest_file
 from aotpack.doctor.trust import probe_trust
 from aotpack.errors import AlteredError, BundleError, UsageError
+from aotpack.heal import heal
 from aotpack.install import install_bundle, uninstall
 from aotpack.receipts import SIGNATURES, read_receipts, signatures_path
 from aotpack.sign import sign_bundle
 from aotpack.signatures import IN_STORE, read_signatures
 from aotpack.store import unpack_store
-from aotpack.verify import heal, verify_cache
+from aotpack.verify import verify_cache
 from aotpack.wheel import write_wheels
 from tests.archives import tree
 from tests.conftest import ROOT

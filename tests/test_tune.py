@@ -18,12 +18,13 @@ from aotpack.bundle import open_bundle
 from aotpack.devices import choose_devices
 from aotpack.engines import Engine
 from aotpack.errors import AlteredError, UsageError
+from aotpack.heal import heal
 from aotpack.install import install_bundle, uninstall
 from aotpack.results import read_results
 from aotpack.selftest import check_store
 from aotpack.store import unpack_store
 from aotpack.tuning import Result
-from aotpack.verify import heal, verify_bundle, verify_cache
+from aotpack.verify import verify_bundle, verify_cache
 from aotpack.wheel import write_wheels
 from tests.archives import tree
 from tests.conftest import ROOT, needs_compiler

@@ -13,12 +13,13 @@ from aotpack.bundle import Bundle, open_bundle, write_bundle
 from aotpack.digests import digest_bytes
 from aotpack.elf import cuda_architecture
 from aotpack.errors import BundleError, UnsupportedFormatError, UsageError
+from aotpack.heal import heal
 from aotpack.install import install_bundle, uninstall
 from aotpack.landing import Landing, at_work, lay, staging
 from aotpack.manifest import Artifact, Entry
 from aotpack.receipts import OURS, read_receipts
 from aotpack.tritoncache import GROUP_PREFIX
-from aotpack.verify import Checked, heal, verify_bundle, verify_cache
+from aotpack.verify import Checked, verify_bundle, verify_cache
 from tests.archives import tree
 
 

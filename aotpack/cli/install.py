@@ -187,9 +187,10 @@ def verify(
     """
     from aotpack.bundle import open_bundle
     from aotpack.cachedirectory import effective_directory
+    from aotpack.heal import heal
     from aotpack.policy import demands_here
     from aotpack.report.install import show_checked, show_healed
-    from aotpack.verify import heal, verify_bundle, verify_cache
+    from aotpack.verify import verify_bundle, verify_cache
 
     signal.signal(signal.SIGTERM, terminated)
     if source is not None and not fix:

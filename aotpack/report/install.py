@@ -4,9 +4,10 @@ from typing import Any
 
 import click
 
+from aotpack.heal import Healed
 from aotpack.install import Removed
 from aotpack.report.words import count, show_findings, show_json
-from aotpack.verify import Checked, Healed
+from aotpack.verify import Checked
 
 
 def show_removed(removed: Removed) -> None:
