@@ -14,6 +14,7 @@ import pytest
 from aotpack.deployments import Deployment
 from aotpack.engines import Engine
 from aotpack.families import Trace, gdn, load_families
+from aotpack.families.gdn.batch import Batch
 from aotpack.keys import CompileKey
 from aotpack.models import load_model
 from aotpack.pool import Pool, WorkerSpec
@@ -293,55 +294,55 @@ def test_a_step_never_holds_more_than_the_deployment_allows(enumerate_keys: Enum
     assert of(MIXED, keys) == []
 
 
-def every_size(deployment: Deployment) -> Iterator[gdn._Batch]:
+def every_size(deployment: Deployment) -> Iterator[Batch]:
     verified = 1 + deployment.speculative_tokens
     for requests in range(1, deployment.max_num_seqs + 1):
-        yield gdn._Batch(decodes=requests)
-        yield gdn._Batch(drafted=(verified,) * requests)
-        yield gdn._Batch(drafted=(1,) * requests)
+        yield Batch(decodes=requests)
+        yield Batch(drafted=(verified,) * requests)
+        yield Batch(drafted=(1,) * requests)
     for requests in range(1, 18):
-        yield gdn._Batch(decodes=requests, prefills=(requests,))
-        yield gdn._Batch(drafted=(verified,) * requests, prefills=(requests,))
+        yield Batch(decodes=requests, prefills=(requests,))
+        yield Batch(drafted=(verified,) * requests, prefills=(requests,))
 
 
-def every_length(deployment: Deployment) -> Iterator[gdn._Batch]:
+def every_length(deployment: Deployment) -> Iterator[Batch]:
     for tokens in range(1, deployment.max_num_batched_tokens + 1):
-        yield gdn._Batch(prefills=(tokens,))
+        yield Batch(prefills=(tokens,))
     for decodes in range(1, 34):
         for tokens in range(1, 18):
-            yield gdn._Batch(decodes=decodes, prefills=(tokens,))
+            yield Batch(decodes=decodes, prefills=(tokens,))
 
 
 def drive_every_batch(trace: Trace, deployment: Deployment) -> None:
     """The family's own driving, with every batch in place of those that it chose."""
-    gdn._batches, gdn._more_batches = every_size, every_length
+    vars(gdn).update(batches=every_size, more_batches=every_length)
     gdn.FAMILY.drive(trace, deployment)
 
 
 def drive_every_number_of_requests(trace: Trace, deployment: Deployment) -> None:
     """Up to the limit: decoded, decoded before a prefill, and verified with all their drafts."""
 
-    def batches(deployment: Deployment) -> Iterator[gdn._Batch]:
+    def batches(deployment: Deployment) -> Iterator[Batch]:
         for requests in range(1, deployment.max_num_seqs + 1):
-            yield gdn._Batch(decodes=requests)
-            yield gdn._Batch(decodes=requests, prefills=(2,))
+            yield Batch(decodes=requests)
+            yield Batch(decodes=requests, prefills=(2,))
             if deployment.speculative_tokens:
-                yield gdn._Batch(drafted=(1 + deployment.speculative_tokens,) * requests)
+                yield Batch(drafted=(1 + deployment.speculative_tokens,) * requests)
 
-    vars(gdn).update(_batches=batches, _more_batches=lambda _: iter(()))
+    vars(gdn).update(batches=batches, more_batches=lambda _: iter(()))
     gdn.FAMILY.drive(trace, deployment)
 
 
 def drive_every_prefill(trace: Trace, deployment: Deployment) -> None:
     """Every length of a prefill up to the limit, and up to 512 behind a decode."""
 
-    def batches(deployment: Deployment) -> Iterator[gdn._Batch]:
+    def batches(deployment: Deployment) -> Iterator[Batch]:
         for tokens in range(1, deployment.max_num_batched_tokens + 1):
-            yield gdn._Batch(prefills=(tokens,))
+            yield Batch(prefills=(tokens,))
             if tokens <= 512:
-                yield gdn._Batch(decodes=1, prefills=(tokens,))
+                yield Batch(decodes=1, prefills=(tokens,))
 
-    vars(gdn).update(_batches=lambda _: iter(()), _more_batches=batches)
+    vars(gdn).update(batches=lambda _: iter(()), more_batches=batches)
     gdn.FAMILY.drive(trace, deployment)
 
 
