@@ -263,8 +263,8 @@ def test_a_disk_that_fills_up_leaves_no_half_entry(built: Built) -> None:
 
 def test_a_disk_that_fills_up_leaves_no_half_bundle(engine: Engine) -> None:
     needs_compiler()
-    build = f"{sys.executable} -m aotpack build -q --arch sm90 --family memcpy --model qwen3.5-0.8b"
-    build += f" --engine {engine.root} -o /mnt"
+    build = f"{sys.executable} -m aotpack build -q --arch sm90 --family layernorm --model qwen3.5-0.8b"
+    build += f" --python none --engine {engine.root} -o /mnt"
     done = private_mount(f"mount -t tmpfs -o size=4k none /mnt; {build} || code=$?; find /mnt -type f; exit $code")
     assert done.returncode == 3
     assert "cannot be written: No space left on device; nothing is left there" in done.stderr
