@@ -100,10 +100,12 @@ def watched() -> Iterator[list[Path]]:
     global _writes  # noqa: PLW0603  # an audit hook stays for good, and knows no argument of ours
     seen: list[Path] = []
     _writes = seen
+    # What is imported for the first time meanwhile leaves bytecode, which is Python's and not ours.
+    keeps, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         yield seen
     finally:
-        _writes = None
+        _writes, sys.dont_write_bytecode = None, keeps
 
 
 @dataclass(frozen=True)
