@@ -30,7 +30,7 @@ Each module holds one noun, and imports go down this list only, which ``lint-imp
   lies at a path);
 - the ground: ``canonical`` (large documents), ``references`` and ``credentials`` of registries, ``documents``,
   ``atomic``, ``cachedirectory`` (Triton's), ``elf``, ``frames`` (of zstd),
-  ``gpus``, ``interpreters``, ``limits`` (of a container), ``mounts``,
+  ``gpus``, ``driver`` (CUDA's), ``interpreters``, ``limits`` (of a container), ``mounts``,
   ``selftest`` (of a wheel), ``digests``, ``findings``, ``errors``.
 
 torch is imported in worker processes alone; Triton there, by what asks it for its keys (``toolchain``, ``sourcekeys``,
