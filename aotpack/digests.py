@@ -8,6 +8,7 @@ from pathlib import Path
 PREFIX = "sha256:"
 _PATTERN = re.compile(r"sha256:[0-9a-f]{64}")
 _CHUNK = 1 << 20
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def digest_bytes(data: bytes) -> str:
@@ -48,7 +49,7 @@ def canonical_json(value: object) -> str:
     >>> canonical_json({"b": [1, None], "a": True})
     '{"a":true,"b":[1,null]}'
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def digest_json(value: object) -> str:

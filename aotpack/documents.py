@@ -6,6 +6,7 @@ that or raises a ``DocumentError`` such as ``entries[4].artifacts.cubin.digest: 
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -40,13 +41,20 @@ def parse_document(text: str | bytes) -> "Node":
             or needs more than 40 digits.
     """
     try:
-        return Node(json.loads(text, **READING))
+        return Node(_parse(text))
     except DocumentError:
         raise
     except RecursionError:
         raise DocumentError("expected a document nested at most a few hundred deep") from None
     except ValueError as error:
         raise DocumentError(f"expected JSON: {error}") from None
+
+
+def _parse(text: str | bytes) -> Any:
+    # Bundles have thousands of small documents: ``json`` makes a parser for each, and calls out for each number.
+    if isinstance(text, bytes) and text.isascii() and b"\0" not in text and not _FOUR_DIGITS.search(text[::_STRIDE]):
+        return _PLAIN.decode(text.decode())
+    return json.loads(text, **READING)
 
 
 def parse_toml(text: str) -> "Node":
@@ -111,6 +119,12 @@ READING: dict[str, Any] = {
     "parse_int": _read_integer,
 }
 """How documents are read, for ``json``."""
+
+_STRIDE = _LONGEST_NUMBER // 4
+_FOUR_DIGITS = re.compile(rb"[0-9]{4}")
+"""Found in each ``_STRIDE``-th byte of what has a longer number than ``_LONGEST_NUMBER``, in a tenth of the time."""
+_PLAIN = json.JSONDecoder(**{**READING, "parse_int": int})
+"""Reads as ``READING`` says what has no long number."""
 
 
 def _cut(text: str) -> str:
@@ -213,9 +227,9 @@ class Node:
         """The names and values of this object; a name shows in one line as it is."""
         if not isinstance(self.value, dict):
             raise self.error("an object")
-        for name in self.value:
-            if not name.isprintable():
-                raise self.field(name).error("a name of characters that can be shown in a line")
+        if not all(map(str.isprintable, self.value)):
+            name = next(name for name in self.value if not name.isprintable())
+            raise self.field(name).error("a name of characters that can be shown in a line")
         return ((name, Node(value, name, self.depth + 1, self)) for name, value in self.value.items())
 
     def text(self) -> str:

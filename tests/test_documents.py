@@ -27,6 +27,14 @@ def test_what_is_no_document_is_refused(text: str | bytes, message: str) -> None
         parse_document(text)
 
 
+@pytest.mark.parametrize("before", range(25))
+def test_a_number_that_is_too_long_is_found_wherever_it_stands(before: int) -> None:
+    text = f"[{' ' * before}{'7' * 40}]"
+    assert parse_document(text.encode()).value == [int("7" * 40)]
+    with pytest.raises(DocumentError, match="at most 40 digits, found 41"):
+        parse_document(text.replace("]", "7]").encode())
+
+
 def entry() -> Node:
     return next(parse_document(DOCUMENT).field("entries").items())
 
