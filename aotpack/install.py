@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from aotpack.admission import admit_bundle, as_signed
@@ -274,7 +275,7 @@ class _Kernel:
     @property
     def names(self) -> tuple[str, str, str]:
         """Its files: machine code, metadata, and the group file, its commit mark."""
-        return f"{self.entry.name}.cubin", f"{self.entry.name}.json", group_name(self.entry.name)
+        return _names(self.entry.name)
 
     def files(self, digests: Sequence[str]) -> tuple[InstalledFile, ...]:
         """Its files as a receipt lists them."""
@@ -282,6 +283,11 @@ class _Kernel:
             InstalledFile(path=f"{self.directory}/{name}", digest=digest)
             for name, digest in zip(self.names, digests, strict=True)
         )
+
+
+@lru_cache(maxsize=256)
+def _names(stem: str) -> tuple[str, str, str]:
+    return f"{stem}.cubin", f"{stem}.json", group_name(stem)
 
 
 def _kernels(bundle: Bundle, placements: Sequence[Placement]) -> list[_Kernel]:

@@ -26,6 +26,8 @@ from aotpack.landing import Landing
 
 GROUP_PREFIX = "__grp__"
 
+_METADATA = json.JSONEncoder(sort_keys=True)
+
 
 def group_name(stem: str) -> str:
     """The name of an entry's group file, by the stem of its files; ``stem_of`` undoes it."""
@@ -122,7 +124,7 @@ def metadata_file(metadata: Mapping[str, Any], cache_key: str) -> bytes:
         metadata: as ``read_metadata`` gives it.
         cache_key: 64 hex digits.
     """
-    return json.dumps({**metadata, "hash": cache_key}, sort_keys=True).encode()
+    return _METADATA.encode({**metadata, "hash": cache_key}).encode()
 
 
 def original_metadata(data: bytes, cache_key: str) -> bytes:
@@ -150,8 +152,16 @@ def group_file(cache: Path, directory: str, name: str) -> bytes:
         directory: the name of the entry's directory.
         name: the stem of its files.
     """
-    children = {file: f"{cache}/{directory}/{file}" for file in (f"{name}.cubin", f"{name}.json")}
-    return json.dumps({"child_paths": children}, sort_keys=True).encode()
+    # As ``json`` would spell the whole, out of pieces that it spells once for all entries.
+    place, stem = f"{_within_string(f'{cache}/')}{directory}/", _within_string(name)
+    files = ", ".join(f'"{stem}.{kind}": "{place}{stem}.{kind}"' for kind in ("cubin", "json"))
+    return f'{{"child_paths": {{{files}}}}}'.encode()
+
+
+@lru_cache(maxsize=256)
+def _within_string(text: str) -> str:
+    """A text as it stands between the quotes of a JSON string."""
+    return json.dumps(text)[1:-1]
 
 
 def cache_key_of(directory: str) -> str:

@@ -38,6 +38,14 @@ def test_an_entrys_group_file_comes_last_and_names_its_files_where_they_land() -
     assert children == {name: f"/cache/{ENTRY.directory}/{name}" for name in ("kernel.cubin", "kernel.json")}
 
 
+@pytest.mark.parametrize("cache", ["/c", '/with "quotes" and \\', "/kernel-\u00e4\U0001f600", "/no-utf-8-\udcff"])
+@pytest.mark.parametrize("name", ["kernel", "\u00e4_kernel"])
+def test_a_group_file_is_spelled_as_triton_spells_it(cache: str, name: str) -> None:
+    files = {file: f"{cache}/DIRECTORY/{file}" for file in (f"{name}.json", f"{name}.cubin")}
+    expected = json.dumps({"child_paths": files}, sort_keys=True).encode()
+    assert group_file(Path(cache), "DIRECTORY", name) == expected
+
+
 def test_the_metadata_gets_the_local_cache_key() -> None:
     assert json.loads(ENTRY.files(Path("/cache"))["kernel.json"]) == {
         **json.loads(METADATA),
