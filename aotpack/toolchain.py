@@ -13,7 +13,7 @@ and the code that it generates does not.
 import hashlib
 import pkgutil
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -293,7 +293,13 @@ def constexprs_of(key: CompileKey) -> dict[tuple[int, ...], Any]:
 
 def attrs_of(key: CompileKey) -> dict[tuple[int, ...], list[list[Any]]]:
     """The key's attrs as ``ASTSource`` takes them."""
-    return {path: [list(attr) for attr in attrs] for path, attrs in key.attrs}
+    return _spell_attrs(key.attrs)
+
+
+def _spell_attrs(
+    attrs: Iterable[tuple[tuple[int, ...], Iterable[Iterable[Any]]]],
+) -> dict[tuple[int, ...], list[list[Any]]]:
+    return {path: [list(attr) for attr in listed] for path, listed in attrs}
 
 
 class KeyMaker:
@@ -322,6 +328,8 @@ class KeyMaker:
         self._environment = get_cache_invalidating_env_vars() if environment is None else dict(environment)
         self._backends: dict[Target, Any] = {}
         self._hashes: dict[str, str] = {}
+        # Keys of a manifest share their parts. What is kept holds each part, so that its id stays its own.
+        self._made: dict[int, tuple[Any, Any]] = {}
 
     def key_of(self, key: CompileKey, kernel_cache_key: str) -> str:
         """The cache key, 64 hex digits, of one compile key.
@@ -348,20 +356,27 @@ class KeyMaker:
             backend = self._backends[key.target] = backend_of(key.target)
         source = SimpleNamespace(
             fn=SimpleNamespace(cache_key=kernel_cache_key),
-            signature=signature_of(key),
-            attrs=attrs_of(key),
+            signature=self._shared(key.signature, dict),
+            attrs=self._shared(key.attrs, _spell_attrs),
             constants=constexprs_of(key),
         )
         source.hash = lambda: self._source_hash(source)
         text = self._get_cache_key(source, backend, self._options(key, backend), env_vars=self._environment)
         return hashlib.sha256(text.encode()).hexdigest()
 
+    def _shared(self, part: Any, make: Callable[[Any], Any]) -> Any:
+        """What is made of a part of keys, made once for all keys that share it."""
+        if id(part) not in self._made:
+            self._made[id(part)] = (part, make(part))
+        return self._made[id(part)][1]
+
     def _options(self, key: CompileKey, backend: Any) -> Any:
         """The back end's options of a key, as far as its cache key asks for them.
 
         Their hash reads libdevice each time, and most keys share it.
         """
-        spelled = f"{key.target} {key.options!r}"  # equal options of other types, 1 and True, are others to Triton
+        # Equal options of other types, 1 and True, are others to Triton.
+        spelled = f"{key.target} {self._shared(key.options, repr)}"
         if spelled not in self._hashes:
             options = backend.parse_options(dict(key.options))
             wanted = dict(key.options)
