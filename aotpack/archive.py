@@ -148,6 +148,12 @@ class ArchiveReader:
         return data
 
     def _member(self, name: str, size: int, expected: bytes) -> bytes:
+        padding, end = _padding(size), _BLOCK + size
+        whole = self._frames.at_hand(end + len(padding))
+        if whole is not None and whole[:_BLOCK] == expected and whole[end:] == padding:
+            self._frames.pass_over(len(whole))
+            return bytes(whole[_BLOCK:end])
+        # Step by step what is not at hand in one piece, and what is not as expected, so that it can be said what.
         header = self._read(_BLOCK, f"the header of {name}")
         if header != expected:
             raise BundleError(

@@ -73,6 +73,14 @@ class FrameReader:
             self._ready = self._ready[left:]
         return buffer.getvalue()
 
+    def at_hand(self, size: int) -> memoryview | None:
+        """The next ``size`` bytes where they have been unpacked already, else None; they are read by ``pass_over``."""
+        return self._ready[:size] if size <= len(self._ready) else None
+
+    def pass_over(self, size: int) -> None:
+        """Have read ``size`` bytes that were ``at_hand``."""
+        self._ready = self._ready[size:]
+
     def at_end(self) -> bool:
         """Whether all has been read, to the last byte of the file.
 
