@@ -49,6 +49,8 @@ class Part:
         joint: where it is an array whose elements are shared, and not it as a whole: what stands between two of
             these, with the beginning of the second. ``read`` and ``spell`` are for an element then, and what it
             means is a tuple.
+        glance: what a spelling means that needs no reading to be told, or None: for parts that are others in every
+            element. It gives what ``read`` does.
     """
 
     before: bytes
@@ -56,6 +58,7 @@ class Part:
     spell: Callable[[Any], Any]
     depth: int = 1
     joint: bytes = b""
+    glance: Callable[[bytes], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,12 +254,20 @@ class _Assembler(Generic[T]):
                 if end < 0:
                     return None
                 text = data[begin : end + inside]
-                values.append(self._all(part, known, text) if part.joint else self._one(part, known, text))
+                if part.joint:
+                    values.append(self._all(part, known, text))
+                else:
+                    seen = known.get(text)
+                    values.append(self._value(part, known, text) if seen is None else seen)
                 texts.append(text)
                 begin = end + len(end_mark)
         except (DocumentError, RecursionError, ValueError):
             return None  # read as a whole, it is refused with its place
         return self._form.put(values, texts), begin
+
+    def _value(self, part: Part, known: dict[bytes, Any], text: bytes) -> Any:
+        seen = None if part.glance is None else part.glance(text)
+        return self._one(part, known, text) if seen is None else seen
 
     def _one(self, part: Part, known: dict[bytes, Any], text: bytes, deeper: int = 0) -> Any:
         if text not in known:

@@ -556,10 +556,18 @@ _KEY_PARTS = (
     Part(before=b',"target":', read=read_target, spell=str, depth=2),
 )
 
+_SPELLED_DIGEST = re.compile(rb'"(sha256:[0-9a-f]{64})"')
+
+
+def _glance_at_digest(text: bytes) -> str | None:
+    found = _SPELLED_DIGEST.fullmatch(text)
+    return found[1].decode() if found else None
+
+
 _ARTIFACT_PARTS = (
-    Part(before=b'{"artifacts":{"cubin":{"digest":', read=Node.digest, spell=str, depth=3),
+    Part(before=b'{"artifacts":{"cubin":{"digest":', read=Node.digest, spell=str, depth=3, glance=_glance_at_digest),
     Part(before=b',"size":', read=_read_size, spell=int, depth=3),
-    Part(before=b'},"json":{"digest":', read=Node.digest, spell=str, depth=3),
+    Part(before=b'},"json":{"digest":', read=Node.digest, spell=str, depth=3, glance=_glance_at_digest),
     Part(before=b',"size":', read=_read_size, spell=int, depth=3),
 )
 
