@@ -551,7 +551,8 @@ def _earlier(bundle: Bundle, cache: Path) -> Receipt | None:
 
 
 def _order(file: InstalledFile) -> tuple[bool, str, bool, str]:
-    return file.directory.startswith(OURS), file.directory, file.name.startswith(GROUP_PREFIX), file.name
+    directory, _, name = file.path.rpartition("/")
+    return directory.startswith(OURS), directory, name.startswith(GROUP_PREFIX), name
 
 
 def uninstall(receipt: Receipt) -> Removed:

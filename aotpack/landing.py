@@ -331,11 +331,13 @@ def _write(path: str, data: bytes) -> None:
     # Without the layers of ``open``, which take longer than the file system for files as small as these.
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(handle, left) :]
-        with suppress(OSError):  # some file systems have no modes
+        written = os.write(handle, data) if data else 0
+        while written < len(data):
+            written += os.write(handle, memoryview(data)[written:])
+        try:  # noqa: SIM105  # it takes as long as the call
             os.fchmod(handle, 0o644)
+        except OSError:  # some file systems have no modes
+            pass
     finally:
         os.close(handle)
 
