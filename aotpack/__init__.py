@@ -29,7 +29,7 @@ Each module holds one noun, and imports go down this list only, which ``lint-imp
 - who is trusted: ``policy`` (what a machine demands), ``signatures``, ``signingkeys``, ``writers`` (who may change what
   lies at a path);
 - the ground: ``canonical`` (large documents), ``references`` and ``credentials`` of registries, ``documents``,
-  ``atomic``, ``cachedirectory`` (Triton's), ``elf``, ``frames`` (of zstd),
+  ``atomic``, ``cachedirectory`` (Triton's), ``elf``, ``frames`` (of zstd), ``garbage``,
   ``gpus``, ``driver`` (CUDA's), ``interpreters``, ``limits`` (of a container), ``mounts``,
   ``selftest`` (of a wheel), ``digests``, ``findings``, ``errors``.
 

@@ -8,6 +8,7 @@ from aotpack.archive import MAX_MANIFEST, ArchiveReader, compress, write_archive
 from aotpack.atomic import write_atomically
 from aotpack.digests import digest_bytes
 from aotpack.errors import BundleError, DocumentError, OutputError, UnsupportedFormatError
+from aotpack.garbage import searched_later
 from aotpack.manifest import Manifest, read_manifest
 
 SUFFIX = ".tar.zst"
@@ -99,7 +100,8 @@ def open_bundle(path: Path) -> Bundle:
     with ArchiveReader(path) as reader:
         data, size = reader.read_manifest(), reader.size
     try:
-        manifest = read_manifest(data)
+        with searched_later():
+            manifest = read_manifest(data)
     except UnsupportedFormatError as error:
         raise UnsupportedFormatError(f"{path}: manifest.json: {error}") from None
     except DocumentError as error:

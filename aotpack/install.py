@@ -29,6 +29,7 @@ from aotpack.engines import Engine
 from aotpack.errors import BundleError, CacheError, IncompatibleError
 from aotpack.findings import Finding
 from aotpack.fitting import NOTHING, Fit, Placement, ResultPlacement, fit_bundle
+from aotpack.garbage import searched_later
 from aotpack.helpers import Placed, are_launchers_needed, place_helpers
 from aotpack.landing import (
     Landing,
@@ -135,6 +136,7 @@ class Removed:
     findings: tuple[Finding, ...]
 
 
+@searched_later()
 def install_bundle(
     bundle: Bundle,
     cache: Path,
