@@ -345,7 +345,9 @@ def _histories(kernel: Any, callables: Sequence[Any]) -> Iterator[tuple[Any, ...
     while waiting:
         state = waiting.pop(0)
         outcomes.setdefault(after(state, id(kernel)), histories[state])
-        for helper in telling - {id(kernel)} - {name for name, _ in state}:
+        known = {name for name, _ in state}
+        # In the order given: a set of addresses has another in each process, and the keys are listed as they come.
+        for helper in (name for name in helpers if name in telling and name not in known):
             following = after(state, helper)
             if following not in histories:
                 histories[following] = (*histories[state], helper)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aotpack.errors import ToolchainError
-from aotpack.sourcekeys import SourceKeys
+from aotpack.sourcekeys import SourceKeys, _histories, _name_of, _orders
 from aotpack.sources import EngineSources, Shifted, Sources
 from tests import toy
 from tests.conftest import needs_compiler
@@ -52,6 +52,20 @@ def test_the_keys_are_just_those_that_some_history_reaches(recorded: Sources, na
     # Where two modules have a constexpr of one name, addresses decide, and a few imports need not meet both orders.
     if name != "reads_one_name_of_two_modules":
         assert reached == set(keys)
+
+
+@pytest.mark.parametrize("name", sorted(HISTORIC))
+def test_histories_come_in_one_order_wherever_functions_lie_in_memory(recorded: Sources, name: str) -> None:
+    maker, kernel = SourceKeys(recorded, EngineSources(toy.TOY)), f"toy.kernels:{name}"
+    functions = maker._functions(kernel, {})
+    modules = next(_orders(functions))
+    rebuilt = [maker._rebuild(functions, modules) for _ in range(40)]  # all kept, so that no two lie in one place
+    orders = {
+        tuple(tuple(map(_name_of, history)) for history in _histories(one[kernel], list(one.values())))
+        for one in rebuilt
+    }
+    (order,) = orders
+    assert len(order) > 1
 
 
 @pytest.mark.parametrize("name", toy.KERNELS)
