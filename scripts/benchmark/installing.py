@@ -9,7 +9,7 @@ from pathlib import Path
 
 from aotpack.bundle import Bundle
 from benchmark.figures import Figure, Goal
-from benchmark.spending import python, spend, take_turns
+from benchmark.spending import peak_of, python, spend, take_turns
 from benchmark.workplace import Workplace
 
 TAR = Goal(word="at most", limit=2)
@@ -141,7 +141,7 @@ def _settled(case: Callable[[], float]) -> Callable[[], float]:
 
 def _peak(place: Workplace, bundle: Bundle) -> int:
     with place.fresh() as target:
-        return spend(_install(bundle, target)).peak
+        return peak_of(_install(bundle, target))
 
 
 def _beside_triton(bundle: Bundle, cache: Path) -> float:

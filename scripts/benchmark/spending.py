@@ -20,12 +20,10 @@ class Spent:
 
     Attributes:
         seconds: from its start to its end.
-        peak: bytes of memory that it held at most.
         output: what it wrote on stdout.
     """
 
     seconds: float
-    peak: int
     output: str
 
     def reported(self) -> dict[str, Any]:
@@ -48,14 +46,34 @@ def spend(command: Sequence[str | Path], environment: Mapping[str, str] | None =
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         start = time.perf_counter()
         process = subprocess.Popen(words, env=os.environ | dict(environment or {}), stdout=output, stderr=errors)
-        _, status, used = os.wait4(process.pid, 0)
+        process.wait()
         seconds = time.perf_counter() - start
-        process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
         errors.seek(0)
         if process.returncode:
             raise SystemExit(f"{shlex.join(words)}: exit code {process.returncode}\n{errors.read()}")
-        return Spent(seconds=seconds, peak=used.ru_maxrss * 1024, output=output.read())
+        return Spent(seconds=seconds, output=output.read())
+
+
+_WATCH = """
+import json, os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, used = os.wait4(process.pid, 0)
+print(json.dumps({"peak": used.ru_maxrss * 1024}))
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def peak_of(command: Sequence[str | Path]) -> int:
+    """The bytes of memory that a command holds at most.
+
+    A small process starts it: what the kernel says of one that was started begins with what its parent held.
+
+    Raises:
+        SystemExit: it failed.
+    """
+    found: int = spend(python("-c", _WATCH, *command)).reported()["peak"]
+    return found
 
 
 def python(*arguments: str | Path) -> list[str | Path]:
