@@ -33,6 +33,19 @@ def read_start(path: Path, most: int) -> bytes:
         return file.read(most + 1)
 
 
+def read_whole(path: Path, most: int) -> bytes:
+    """A file's bytes.
+
+    Raises:
+        DocumentError: it has more than ``most``.
+        OSError: it cannot be read.
+    """
+    data = read_start(path, most)
+    if len(data) > most:
+        raise DocumentError(f"has more than {most} bytes, and no more are read")
+    return data
+
+
 def parse_document(text: str | bytes) -> "Node":
     """The root of a JSON document.
 

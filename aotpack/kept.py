@@ -33,6 +33,7 @@ from aotpack.tracing import Traced
 from aotpack.tuning import Result
 
 _T = TypeVar("_T")
+_A = TypeVar("_A")
 
 
 class KeptPool(Pool):
@@ -84,16 +85,7 @@ class KeptPool(Pool):
     def trace(self, deployments: Sequence[Deployment]) -> Iterator[tuple[Traced, ...]]:
         """What each deployment reaches, in the order given; as ``Pool.trace``."""
         names = [digest_json({**self._tracing, "deployment": deployment.to_json()}) for deployment in deployments]
-        known = {name: found for name in names if (found := self._load(name, tuple)) is not None}
-        missing = [deployment for name, deployment in zip(names, deployments, strict=True) if name not in known]
-        traced = super().trace(missing) if missing else iter(())
-        for name in names:
-            if name in known:
-                yield known[name]
-            else:
-                found = next(traced)
-                self._cache.put(name, pickle.dumps(found))
-                yield found
+        yield from self._each(names, deployments, tuple, super().trace)
 
     def keep(self, results: Sequence[Result]) -> list[Kept]:
         """What Triton keeps of results; as ``Pool.keep``."""
@@ -123,13 +115,20 @@ class KeptPool(Pool):
             digest_json({**self._tracing, "helper": [source.name, source.digest], "compiling": compiling[interpreter]})
             for source, interpreter in asked
         ]
-        known = {name: found for name in names if (found := self._load(name, BuiltHelper)) is not None}
-        built = super().build_each([pair for name, pair in zip(names, asked, strict=True) if name not in known])
+        yield from self._each(names, asked, BuiltHelper, super().build_each)
+
+    def _each(
+        self, names: Sequence[str], asked: Sequence[_A], kind: type[_T], make: Callable[[list[_A]], Iterator[_T]]
+    ) -> Iterator[_T]:
+        """What is asked for, in the order given: as it is kept by name, or made now, and kept then."""
+        known = {name: found for name in names if (found := self._load(name, kind)) is not None}
+        missing = [one for name, one in zip(names, asked, strict=True) if name not in known]
+        made = make(missing) if missing else iter(())
         for name in names:
             if name in known:
                 yield known[name]
             else:
-                found = next(built)
+                found = next(made)
                 self._cache.put(name, pickle.dumps(found))
                 yield found
 

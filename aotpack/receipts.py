@@ -9,7 +9,7 @@ from pathlib import Path
 
 from aotpack.cachedirectory import RECEIPTS, receipt_paths
 from aotpack.digests import canonical_json, hex_of
-from aotpack.documents import Node, parse_canonical, read_start
+from aotpack.documents import Node, parse_canonical, read_whole
 from aotpack.errors import CacheError, DocumentError, UsageError
 
 OURS = RECEIPTS.partition("/")[0]
@@ -131,7 +131,7 @@ def read_receipt(path: Path, cache: Path) -> Receipt:
         CacheError: it is damaged.
     """
     try:
-        root = parse_canonical(_read(path))
+        root = parse_canonical(read_whole(path, MAX_RECEIPT))
         if root.field("format").integer() != RECEIPT_FORMAT:
             raise root.field("format").error(f"format {RECEIPT_FORMAT}")
         root.only("format", "bundle", "name", "source", "cache", "accepted", "files")
@@ -154,13 +154,6 @@ def read_receipt(path: Path, cache: Path) -> Receipt:
         raise CacheError(
             f"{path}: not a receipt: {error}; remove it, and install the bundle again: aotpack install BUNDLE"
         ) from None
-
-
-def _read(path: Path) -> bytes:
-    data = read_start(path, MAX_RECEIPT)
-    if len(data) > MAX_RECEIPT:
-        raise DocumentError(f"has more than {MAX_RECEIPT} bytes, and no more are read")
-    return data
 
 
 def _file_name(node: Node) -> str:

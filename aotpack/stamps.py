@@ -25,7 +25,7 @@ from aotpack import __version__
 from aotpack.archive import ArchiveReader
 from aotpack.atomic import write_atomically
 from aotpack.digests import canonical_json, digest_bytes, digest_json, hex_of
-from aotpack.documents import Node, parse_canonical, read_start
+from aotpack.documents import Node, parse_canonical, read_whole
 from aotpack.errors import CacheError, DocumentError
 from aotpack.findings import Finding
 from aotpack.landing import at_work, remove_file
@@ -140,7 +140,7 @@ def find_stamp(asked: Asked) -> Summary | None:
     """What an install would say that has nothing to do; None where it may have something to do."""
     path = _path(asked.cache, asked.bundle)
     try:
-        root = parse_canonical(_read(path))
+        root = parse_canonical(read_whole(path, MAX_STAMP))
         if root.field("format").integer() != FORMAT:
             return None
         root.only(
@@ -215,13 +215,6 @@ def remove_stamp(cache: Path, bundle: str) -> None:
 
 def _path(cache: Path, bundle: str) -> Path:
     return receipt_path(cache, bundle).with_name(f"{hex_of(bundle)}.stamp")
-
-
-def _read(path: Path) -> bytes:
-    data = read_start(path, MAX_STAMP)
-    if len(data) > MAX_STAMP:
-        raise DocumentError(f"has more than {MAX_STAMP} bytes, and no more are read")
-    return data
 
 
 def _read_finding(node: Node) -> Finding:

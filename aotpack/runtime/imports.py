@@ -24,7 +24,7 @@ def when_imported(name: str, action: Action) -> None:
     if module is not None:
         _act(action, module)
         return
-    if not any(isinstance(finder, _Watch) for finder in sys.meta_path):
+    if _WATCH not in sys.meta_path:
         sys.meta_path.insert(0, _WATCH)
     actions = _WATCH.awaited.setdefault(name, [])
     if action not in actions:
