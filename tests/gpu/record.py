@@ -17,6 +17,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from aotpack.digests import canonical_json
 from aotpack.listener import describe
@@ -199,12 +200,15 @@ def _see(engine: Any, made: Callable[[], object] | None = None) -> None:
     """Drive a vision tower over images and videos of several sizes; ``made`` is called once the tower is there."""
     import torch
     from vllm.config import set_current_vllm_config
+    from vllm.model_executor.layers import rotary_embedding
     from vllm.model_executor.models.qwen3_vl import Qwen3_VisionTransformer
 
     config = engine.llm_engine.vllm_config
     with set_current_vllm_config(config), torch.inference_mode():
         torch.set_default_dtype(config.model_config.dtype)
-        with torch.device("cuda"):
+        # An engine that serves no image makes its own tower without memory (on torch's device "meta"), and vLLM's
+        # ``get_rope`` would hand out that tower's rotary embedding again: kernels would be passed null pointers.
+        with patch.dict(rotary_embedding._ROPE_DICT, clear=True), torch.device("cuda"):
             tower = Qwen3_VisionTransformer(config.model_config.hf_config.vision_config, norm_eps=1e-6, prefix="visual")
         for parameter in tower.parameters():
             parameter.data.normal_(0, 0.02)
@@ -214,8 +218,6 @@ def _see(engine: Any, made: Callable[[], object] | None = None) -> None:
         for grid in GRIDS:
             patches = sum(time_ * height * width for time_, height, width in grid)
             pixels = torch.randn(patches, 3 * 2 * 16 * 16, dtype=config.model_config.dtype, device="cuda")
-            # A tower that is called while the device is still at work has been seen to read what was not copied yet.
-            torch.cuda.synchronize()
             tower(pixels, grid)
             torch.cuda.synchronize()
 
