@@ -46,8 +46,13 @@ def admit_bundle(bundle: Bundle, demands: Iterable[Demand], signature: Path | No
         SignatureError: a demand is not satisfied; where nothing is demanded, signatures must be the bundle's still.
         UnsupportedFormatError, TrustError, UsageError: as ``find_signatures``; TrustError as ``satisfy``.
     """
-    found = find_signatures(bundle.path, bundle.digest, signature)
-    satisfy(str(bundle.path), bundle.digest, found, demands)
+    return admit_file(bundle.path, bundle.digest, demands, signature)
+
+
+def admit_file(path: Path, digest: str, demands: Iterable[Demand], signature: Path | None = None) -> Signatures | None:
+    """As ``admit_bundle``, for a bundle of which no more is known than where it lies, and its digest."""
+    found = find_signatures(path, digest, signature)
+    satisfy(str(path), digest, found, demands)
     return found
 
 

@@ -7,6 +7,7 @@ another order, a size, trailing data) is refused, and nothing is unpacked by nam
 is.
 """
 
+import hashlib
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ for sixteen. One that is full of real entries, some 12,000, is read in 80 MiB an
 refused at its first wrong entry."""
 
 _LEVEL = 19
+_PIECE = 1 << 20
 _BLOCK = tarfile.BLOCKSIZE
 _END = bytes(2 * _BLOCK)
 
@@ -80,19 +82,25 @@ def compress(data: bytes) -> bytes:
     return zstandard.ZstdCompressor(compression_params=parameters).compress(data)
 
 
-def write_archive(
-    manifest: bytes, frames: Iterable[Iterable[bytes]], compress: Callable[[bytes], bytes] = compress
-) -> Iterator[bytes]:
-    """The bytes of an archive: the manifest, then the blobs of each frame in the order given.
+def pack_manifest(manifest: bytes, compress: Callable[[bytes], bytes] = compress) -> bytes:
+    """The first frame of an archive.
 
     The same input gives the same bytes on every machine that has the same libzstd.
 
     Args:
         manifest: the first member.
+        compress: gives what this module's ``compress`` does.
+    """
+    return compress(_member(MANIFEST, manifest))
+
+
+def pack(frames: Iterable[Iterable[bytes]], compress: Callable[[bytes], bytes] = compress) -> Iterator[bytes]:
+    """The frames of an archive behind the manifest's own: the blobs of each in the order given, and the archive's end.
+
+    Args:
         frames: the blobs.
         compress: gives what this module's ``compress`` does.
     """
-    yield compress(_member(MANIFEST, manifest))
     for frame in frames:
         data = b"".join(_member(BLOBS + hex_of(digest_bytes(blob)), blob) for blob in frame)
         if data:
@@ -106,20 +114,24 @@ class ArchiveReader:
     Use as a context manager. ``read_manifest`` comes first; ``read_blobs`` may follow once.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, name: Path | None = None) -> None:
         """Open the archive; nothing is read yet.
+
+        Args:
+            path: the file.
+            name: what errors call it, where that is not its path.
 
         Raises:
             BundleError: the file cannot be opened, or is none that can be read twice.
         """
-        self._path = path
+        self._path = name or path
         try:
             if path.exists() and not path.is_file():  # opening a pipe would wait for whoever writes to it
-                raise BundleError(f"{path}: cannot be opened: it is no regular file; name a bundle")
+                raise BundleError(f"{self._path}: cannot be opened: it is no regular file; name a bundle")
             self._file: IO[bytes] = path.open("rb")
         except (OSError, ValueError) as error:
             detail = error.strerror if isinstance(error, OSError) else error
-            raise BundleError(f"{path}: cannot be opened: {detail}") from None
+            raise BundleError(f"{self._path}: cannot be opened: {detail}") from None
         self._frames = FrameReader(self._file)
 
     @property
@@ -188,6 +200,29 @@ class ArchiveReader:
         if size > MAX_MANIFEST:
             raise BundleError(f"{self._path}: {MANIFEST} claims {size} bytes; at most {MAX_MANIFEST} are read")
         return self._content(MANIFEST, size)
+
+    def has_frames(self, expected: Iterable[tuple[str, int]]) -> bool:
+        """Whether what follows the manifest is these frames, and nothing else; none is unpacked.
+
+        Args:
+            expected: digest and size of each frame of the archive behind the manifest's own, as packed.
+
+        Raises:
+            BundleError: the file cannot be read, or the manifest's frame is damaged behind the manifest.
+        """
+        try:
+            if not self._frames.at_frame_end():
+                return False
+            for digest, size in expected:
+                summed, left = hashlib.sha256(), size
+                while left and (piece := self._file.read(min(left, _PIECE))):
+                    summed.update(piece)
+                    left -= len(piece)
+                if left or summed.hexdigest() != hex_of(digest):
+                    return False
+            return not self._file.read(1)
+        except (FrameError, OSError) as error:
+            raise BundleError(f"{self._path}: cannot be read: {error}; fetch the bundle again") from None
 
     def read_blobs(self, expected: Iterable[tuple[str, int]]) -> Iterator[tuple[str, bytes]]:
         """Each blob with its digest, in order; after the last the archive must end.

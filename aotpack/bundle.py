@@ -1,15 +1,15 @@
 """Bundles: a manifest and its artifacts in one archive, written whole and read with every digest checked."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aotpack.archive import MAX_MANIFEST, ArchiveReader, compress, write_archive
+from aotpack.archive import MAX_MANIFEST, ArchiveReader, compress, pack, pack_manifest
 from aotpack.atomic import write_atomically
 from aotpack.digests import digest_bytes
 from aotpack.errors import BundleError, DocumentError, OutputError, UnsupportedFormatError
 from aotpack.garbage import searched_later
-from aotpack.manifest import Manifest, read_manifest
+from aotpack.manifest import Frame, Manifest, read_manifest
 
 SUFFIX = ".tar.zst"
 
@@ -70,7 +70,7 @@ def write_bundle(
 
     Args:
         path: where it goes; the directory must exist.
-        manifest: its index.
+        manifest: its index; which frames its file has is filled in.
         blobs: the content of every artifact that the manifest lists, by digest.
         compress: gives what ``aotpack.archive.compress`` does.
 
@@ -78,15 +78,16 @@ def write_bundle(
         OutputError: its manifest would be larger than readers take.
         OSError: it cannot be written; nothing is left behind.
     """
+    # Compressed before the file is opened: a build that is killed meanwhile leaves nothing at all.
+    frames = list(pack(([blobs[artifact.digest] for artifact in frame] for frame in manifest.frames()), compress))
+    manifest = replace(manifest, archive=tuple(Frame(digest=digest_bytes(frame), size=len(frame)) for frame in frames))
     data = manifest.to_bytes()
     if len(data) > MAX_MANIFEST:
         raise OutputError(
             f"{path}: its manifest would have {len(data):,} bytes, and at most {MAX_MANIFEST:,} are read; build a "
             "bundle for each architecture"
         )
-    frames = [[blobs[artifact.digest] for artifact in frame] for frame in manifest.frames()]
-    # Compressed before the file is opened: a build that is killed meanwhile leaves nothing at all.
-    write_atomically(path, list(write_archive(data, frames, compress)))
+    write_atomically(path, [pack_manifest(data, compress), *frames])
     return Bundle(path=path, manifest=manifest, digest=digest_bytes(data), size=path.stat().st_size)
 
 

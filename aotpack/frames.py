@@ -81,15 +81,23 @@ class FrameReader:
         """Have read ``size`` bytes that were ``at_hand``."""
         self._ready = self._ready[size:]
 
-    def at_end(self) -> bool:
-        """Whether all has been read, to the last byte of the file.
+    def at_frame_end(self) -> bool:
+        """Whether all of a frame has been read; then the file stands just behind it.
 
         Raises:
             FrameError, OSError: as ``read``.
         """
         while self._frame is not None and not self._ready:
             self._next_block()
-        return not self._ready and not self._file.read(1)
+        return not self._ready
+
+    def at_end(self) -> bool:
+        """Whether all has been read, to the last byte of the file.
+
+        Raises:
+            FrameError, OSError: as ``read``.
+        """
+        return self.at_frame_end() and not self._file.read(1)
 
     def _more(self) -> bool:
         while not self._ready:

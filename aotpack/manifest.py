@@ -67,6 +67,22 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """One zstd frame of a bundle's file behind the manifest's own, as it is packed.
+
+    What it unpacks to is known by the digests of the artifacts; that its bytes are the ones that were written, by this
+    one, without unpacking any.
+
+    Attributes:
+        digest: of its bytes in the file.
+        size: how many these are.
+    """
+
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
     """One kernel of the engine, and the identity of its source.
 
@@ -234,6 +250,8 @@ class Manifest:
         results: what was measured of autotuned kernels, in order.
         devices: those that the bundle is for alone: configurations that lose on each of them are not in it. None
             where it holds all.
+        archive: the frames of the bundle's file behind the manifest's own, in their order. None where that is not
+            known, as in a manifest that ``aotpack.bundle.write_bundle`` has not written yet.
     """
 
     engine: str
@@ -251,6 +269,7 @@ class Manifest:
     built_by: str
     results: tuple[KeptResult, ...] = ()
     devices: tuple[str, ...] = ()
+    archive: tuple[Frame, ...] = ()
 
     def to_bytes(self) -> bytes:
         """The manifest in its one spelling, which ``read_manifest`` undoes: canonical JSON, with the format first."""
@@ -309,6 +328,7 @@ class Manifest:
             "provenance": _spell_provenance(self.built_by),
             "devices": list(self.devices),
             "results": [_spell_result(kept) for kept in self.results],
+            "archive": [_spell_artifact(frame) for frame in self.archive],
         }
 
 
@@ -357,7 +377,7 @@ def _spell_helper(helper: Helper) -> dict[str, Any]:
     }
 
 
-def _spell_artifact(artifact: Artifact) -> dict[str, Any]:
+def _spell_artifact(artifact: Artifact | Frame) -> dict[str, Any]:
     return {"digest": artifact.digest, "size": artifact.size}
 
 
@@ -386,6 +406,26 @@ def read_manifest(data: bytes) -> Manifest:
         UnsupportedFormatError: it is of another format.
         DocumentError: it is no manifest; the message says where.
     """
+    manifest = _read(_begin(data))
+    _check(manifest)
+    return manifest
+
+
+def read_frames(data: bytes) -> tuple[Frame, ...]:
+    """What a manifest says of its bundle's frames; nothing else of it is read, so that it takes no time to tell.
+
+    Raises:
+        UnsupportedFormatError, DocumentError: as ``read_manifest``, as far as it was read.
+    """
+    return _read_archive(_begin(data))
+
+
+def _begin(data: bytes) -> CanonicalReader:
+    """A manifest of this format, to be read from its first field on.
+
+    Raises:
+        UnsupportedFormatError, DocumentError: as ``read_manifest``.
+    """
     beginning = _BEGINNING.match(data)
     if beginning is None:
         shown = canonical_json(data[:40].decode("ascii", "replace"))
@@ -397,13 +437,16 @@ def read_manifest(data: bytes) -> Manifest:
             f"format {number} is {age} than this aotpack reads ({FORMAT}); "
             + ("upgrade aotpack" if number > FORMAT else "build the bundle again")
         )
-    manifest = _read(CanonicalReader(data, beginning.end()))
-    _check(manifest)
-    return manifest
+    return CanonicalReader(data, beginning.end())
+
+
+def _read_archive(document: CanonicalReader) -> tuple[Frame, ...]:
+    return document.items("archive", _read_frame, _spell_artifact)
 
 
 def _read(document: CanonicalReader) -> Manifest:
     # In the order of the canonical spelling, which is that of the names.
+    archive = _read_archive(document)
     deployments = document.items("deployments", _read_plain_object, lambda value: value)
     devices = document.items("devices", Node.line, str)
     engine, engine_version = document.value("engine", _read_engine, _spell_engine)
@@ -437,6 +480,7 @@ def _read(document: CanonicalReader) -> Manifest:
         built_by=built_by,
         results=results,
         devices=devices,
+        archive=archive,
     )
 
 
@@ -541,6 +585,11 @@ def _read_quantity(node: Node) -> int | str | bool:
 def _read_artifact(node: Node) -> Artifact:
     node.only("digest", "size")
     return Artifact(digest=node.field("digest").digest(), size=_read_size(node.field("size")))
+
+
+def _read_frame(node: Node) -> Frame:
+    node.only("digest", "size")
+    return Frame(digest=node.field("digest").digest(), size=node.field("size").integer(low=1, high=MAX_CONTENT))
 
 
 def _read_size(node: Node) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import zstandard
 
-from aotpack.archive import write_archive
+from aotpack.archive import pack, pack_manifest
 from aotpack.bundle import Bundle, write_bundle
 from aotpack.digests import digest_bytes, hex_of
 from tests.archives import members_of
@@ -67,7 +67,7 @@ def tiny(bundle: Bundle, path: Path, *, entries: slice = slice(2)) -> Bundle:
 
 def reassembled(original: Original) -> bytes:
     """The bundle taken apart and put together by aotpack's own writer: what alterations start from."""
-    return b"".join(write_archive(original.manifest, [original.blobs]))
+    return b"".join([pack_manifest(original.manifest), *pack([original.blobs])])
 
 
 def path_of(blob: bytes) -> str:

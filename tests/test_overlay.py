@@ -19,6 +19,7 @@ from aotpack.bundle import Bundle, write_bundle
 from aotpack.engines import Engine
 from aotpack.fitting import fit_bundle
 from aotpack.install import install_bundle
+from aotpack.packed import keep_packed
 from aotpack.record import read_launches
 from aotpack.store import Store, open_store, unpack_store
 from tests.archives import tree
@@ -118,6 +119,40 @@ def test_a_bundle_is_unpacked_once_into_a_directory_of_this_user(serve: Serve, b
     (home,) = temporary.iterdir()
     assert (home.name, home.stat().st_mode & 0o777) == (f"aotpack-{os.getuid()}", 0o700)
     assert [path.name for path in home.iterdir()] == [bundle.digest.removeprefix("sha256:")]
+
+
+def test_a_directory_of_packed_bundles_serves_what_fits_and_the_rest_stays_packed(
+    serve: Serve, bundle: Bundle, tmp_path: Path
+) -> None:
+    toolchain = replace(bundle.manifest.toolchain, triton="3.1.0")
+    other = write_bundle(
+        tmp_path / "another-triton.tar.zst", replace(bundle.manifest, toolchain=toolchain), dict(bundle.blobs())
+    )
+    for one in (other, bundle):
+        keep_packed(one.path, tmp_path / "packed")
+    (tmp_path / "packed" / "damaged.tar.zst").write_bytes(bundle.path.read_bytes()[:100])
+    (tmp_path / "packed" / "notes.txt").write_text("not for us")
+    (tmp_path / "tmp").mkdir()
+    done = serve(LOOK_UP, AOTPACK_BUNDLE_PATH=tmp_path / "packed", TMPDIR=tmp_path / "tmp")
+    assert said(done)["found"] == len(bundle.manifest.entries)
+    warned = warnings(done)
+    assert ["another-triton.tar.zst: is for Triton 3.1.0" in line for line in warned] == [True, False]
+    assert ["damaged.tar.zst" in line for line in warned] == [False, True]
+    (home,) = (tmp_path / "tmp").iterdir()
+    assert [path.name for path in home.iterdir()] == [bundle.digest.removeprefix("sha256:")]
+
+
+def test_packed_bundles_beside_what_is_installed_serve_too(serve: Serve, bundle: Bundle, tmp_path: Path) -> None:
+    half = len(bundle.manifest.entries) // 2
+    for name, entries in (("a", bundle.manifest.entries[:half]), ("b", bundle.manifest.entries[half:])):
+        manifest = replace(bundle.manifest, entries=entries)
+        one = write_bundle(tmp_path / f"{name}.tar.zst", manifest, dict(bundle.blobs()))
+        if name == "a":
+            install_bundle(one, tmp_path / "both")
+        else:
+            keep_packed(one.path, tmp_path / "both")
+    done = serve(LOOK_UP, AOTPACK_BUNDLE_PATH=tmp_path / "both", TMPDIR=tmp_path)
+    assert (said(done)["found"], warnings(done)) == (len(bundle.manifest.entries), [])
 
 
 def test_a_directory_that_others_may_write_in_is_not_unpacked_into(

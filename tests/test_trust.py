@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from aotpack.archive import pack, pack_manifest
 from aotpack.build import Built
 from aotpack.bundle import Bundle, open_bundle, write_bundle
 from aotpack.digests import digest_file
@@ -119,7 +120,8 @@ def with_other_machine_code(world: World) -> None:
     blobs = dict(world.bundle.blobs())
     cubin = world.bundle.manifest.entries[0].cubin.digest
     blobs[cubin] = bytes(reversed(blobs[cubin]))
-    write_bundle(world.bundle.path, world.bundle.manifest, blobs)
+    frames = [[blobs[artifact.digest] for artifact in frame] for frame in world.bundle.manifest.frames()]
+    world.bundle.path.write_bytes(b"".join([pack_manifest(world.bundle.manifest_bytes()), *pack(frames)]))
 
 
 def with_a_damaged_file(world: World) -> None:
@@ -172,12 +174,16 @@ def test_each_state_has_its_message_and_exit_code_in_install_and_verify(world: W
     code, finding, message = STATES[state]
     cache = world.folder / "cache"
     installed = run("install", world.bundle.path, "--cache-dir", cache)
+    kept = run("install", world.bundle.path, "--packed", world.folder / "packed")
     checked = run("verify", world.bundle.path)
     document = run("verify", world.bundle.path, "--json")
-    assert (installed.exit_code, checked.exit_code, document.exit_code) == (code, code, code)
+    codes = (installed.exit_code, kept.exit_code, checked.exit_code, document.exit_code)
+    assert codes == (code, code, code, code)
     if code:
         assert message in one_error(installed)
+        assert message in one_error(kept)
         assert not cache.exists()
+        assert list((world.folder / "packed").glob("*")) == []
         assert message in checked.output
     if finding:
         assert checked.stdout.startswith(f"{finding} {world.bundle.path}: ")

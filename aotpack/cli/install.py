@@ -56,6 +56,13 @@ if TYPE_CHECKING:
     help="The GPU that will serve, named as its driver does ('NVIDIA H200'), for results of autotuned kernels. "
     "Default: this machine's GPU, else the only one that the bundle has results for.",
 )
+@click.option(
+    "--packed",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Put BUNDLE into DIR as it is, instead of laying its kernels into the cache: processes serve from it where "
+    "AOTPACK_BUNDLE_PATH names DIR. Needs no Triton, and no longer than to copy a file.",
+)
 @trusting
 @signature_option
 def install(
@@ -65,10 +72,11 @@ def install(
     spec: str | None,
     other_ptxas: str | None,
     libcuda: tuple[str, ...],
+    devices: tuple[str, ...],
+    packed: Path | None,
     required: bool,  # noqa: FBT001  # a click flag
     trusted: tuple[Path, ...],
     signature: Path | None,
-    devices: tuple[str, ...],
 ) -> None:
     """Lay the kernels of BUNDLE into the Triton cache.
 
@@ -79,6 +87,10 @@ def install(
     Where a signature is demanded, by an option or by a policy, the bundle's is checked before all else, and it goes
     along into the cache for the processes that serve.
 
+    With --packed the file is copied, every byte held against the digests in its manifest, and nothing is unpacked. A
+    process that has AOTPACK_BUNDLE_PATH=DIR takes from it what fits its Triton, its engine and its GPUs. To take it
+    out again, remove the file.
+
     \b
     Examples:
       aotpack install bundle.tar.zst
@@ -86,14 +98,28 @@ def install(
       aotpack install bundle.tar.zst --require-signature
       aotpack install bundle.tar.zst --trusted-key release-2026.pub --trusted-key release-2027.pub
       aotpack install bundle.tar.zst --engine /opt/vllm/lib/python3.12/site-packages
+      aotpack install bundle.tar.zst --packed /opt/aotpack
     """
-    from aotpack.cachedirectory import effective_directory
     from aotpack.policy import demands_here
-    from aotpack.report.summary import show_installed
-    from aotpack.stamps import ask, find_stamp
 
     signal.signal(signal.SIGTERM, terminated)
     demands = demands_here(required=required, trusted=trusted)
+    if packed is not None:
+        from aotpack.packed import keep_packed
+        from aotpack.report.summary import show_kept
+
+        if any([cache_dir, spec, other_ptxas, archs, libcuda, devices]):
+            raise UsageError(
+                "--packed keeps a bundle as it is, and the process that serves chooses what fits it; leave out "
+                "--cache-dir, --arch, --engine, --other-ptxas, --libcuda-dir and --device"
+            )
+        show_kept(keep_packed(bundle, packed, demands=demands, signature=signature))
+        return
+
+    from aotpack.cachedirectory import effective_directory
+    from aotpack.report.summary import show_installed
+    from aotpack.stamps import ask, find_stamp
+
     asked = ask(
         bundle,
         effective_directory(cache_dir),

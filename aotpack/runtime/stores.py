@@ -1,7 +1,7 @@
 """Stores as places to serve from: their cache keys are computed here, for this process's Triton.
 
-They are computed against the engine that serves, when a store is first asked for a key. A bundle is unpacked to a
-store once.
+They are computed against the engine that serves, when a store is first asked for a key. A packed bundle that is for
+this process is unpacked to a store, once for each user.
 """
 
 import os
@@ -16,19 +16,21 @@ from typing import TYPE_CHECKING
 
 from aotpack.admission import admit_bundle, admit_store
 from aotpack.archive import MANIFEST
-from aotpack.bundle import SUFFIX, open_bundle
+from aotpack.bundle import SUFFIX, Bundle, open_bundle
 from aotpack.cachedirectory import receipt_paths
 from aotpack.digests import hex_of
 from aotpack.elf import release
 from aotpack.errors import BundleError, CacheError
 from aotpack.gpus import current_gpu, read_archs
 from aotpack.manifest import Manifest
+from aotpack.packed import packed_bundles
 from aotpack.runtime.candidates import Candidates
 from aotpack.runtime.installed import InstalledPlace
 from aotpack.runtime.lock import Lock
 from aotpack.runtime.places import File, Place
 from aotpack.runtime.trouble import LOG, complain, tolerated, warn
 from aotpack.runtime.trust import Demanded, refuse_writers
+from aotpack.signatures import Signatures
 from aotpack.store import SHARED_OBJECT, TUNED, Store, is_store, open_store, unpack_store
 from aotpack.targets import Target
 from aotpack.tritoncache import directory_name
@@ -163,50 +165,62 @@ def find_stores(candidates: Candidates, demanded: Demanded) -> Iterator[Place]:
             yield from _named_place(path, demanded)
     for point in candidates.wheels:
         with tolerated(f"the bundle of the package {point.value} is not served"):
-            yield from _store_place(_trusted_store(store_of(point), demanded))
+            yield from _store_place(store_of(point), demanded)
 
 
 def _named_place(path: Path, demanded: Demanded) -> Iterator[InstalledPlace | StorePlace]:
     if is_store(path):
-        yield from _store_place(_trusted_store(path, demanded))
-    elif path.is_dir() and receipt_paths(path):
-        yield InstalledPlace(path, demanded)
-    elif path.is_file() and path.name.endswith(SUFFIX):
-        yield from _store_place(_unpacked(path, demanded))
-    else:
+        yield from _store_place(path, demanded)
+        return
+    installed = path.is_dir() and bool(receipt_paths(path))
+    packed = [path] if path.is_file() and path.name.endswith(SUFFIX) else packed_bundles(path)
+    if not installed and not packed:
         found = "a directory of something else" if path.is_dir() else "another file" if path.exists() else "nothing"
         raise BundleError(
-            f"{path}: expected a store, a cache directory with installed bundles, or a bundle{SUFFIX}, "
-            f"found {found}; correct AOTPACK_BUNDLE_PATH"
+            f"{path}: expected a store, a cache directory with installed bundles, a bundle{SUFFIX}, or a directory of "
+            f"these, found {found}; correct AOTPACK_BUNDLE_PATH"
         )
+    if installed:
+        yield InstalledPlace(path, demanded)
+    for bundle in packed:
+        with tolerated("a packed bundle is not served"):
+            yield from _packed_place(bundle, demanded)
 
 
-def _trusted_store(directory: Path, demanded: Demanded) -> Store:
+def _store_place(directory: Path, demanded: Demanded) -> Iterator[StorePlace]:
     """The store in a directory, which nobody else may write and whose signatures satisfy what is demanded."""
     refuse_writers(directory / MANIFEST)
     store = open_store(directory)
     admit_store(store, demanded.get())
-    return store
-
-
-def _store_place(store: Store) -> Iterator[StorePlace]:
-    """The store as a place, where this process's devices, as far as they can be known, are among its targets."""
-    archs = _archs()
-    targets = tuple(target for target in store.manifest.targets if archs is None or target.arch in archs)
-    if targets and _is_for_this_triton(store):
+    if targets := _served_targets(store.manifest, directory):
         yield StorePlace(store, targets)
-    elif not targets:
-        had = " ".join(target.short for target in store.manifest.targets)
-        LOG.info("%s is for %s, and is left alone here", store.directory, had)
 
 
-def _is_for_this_triton(store: Store) -> bool:
+def _packed_place(path: Path, demanded: Demanded) -> Iterator[StorePlace]:
+    """The store of a bundle file, as ``_store_place``; one that is for other processes is not unpacked."""
+    refuse_writers(path)
+    bundle = open_bundle(path)
+    signatures = admit_bundle(bundle, demanded.get())
+    if targets := _served_targets(bundle.manifest, path):
+        yield StorePlace(_unpacked(bundle, signatures), targets)
+
+
+def _served_targets(manifest: Manifest, place: Path) -> tuple[Target, ...]:
+    """Those of a manifest's targets that are this process's devices, as far as they can be known; none is told."""
+    archs = _archs()
+    targets = tuple(target for target in manifest.targets if archs is None or target.arch in archs)
+    if not targets:
+        LOG.info("%s is for %s, and is left alone here", place, " ".join(target.short for target in manifest.targets))
+    return targets if targets and _is_for_this_triton(manifest, place) else ()
+
+
+def _is_for_this_triton(manifest: Manifest, place: Path) -> bool:
     import triton
 
-    wanted, found = store.manifest.toolchain.triton, str(triton.__version__)
+    wanted, found = manifest.toolchain.triton, str(triton.__version__)
     if wanted != found:
         complain(
-            f"{store.directory}: is for Triton {wanted} and this process has {found}, so kernels are compiled; "
+            f"{place}: is for Triton {wanted} and this process has {found}, so kernels are compiled; "
             f"use a bundle for Triton {found}"
         )
     return wanted == found
@@ -233,22 +247,19 @@ def store_of(point: EntryPoint) -> Path:
     raise BundleError(f"{point.value}: there is no such package; install the wheel again")
 
 
-def _unpacked(path: Path, demanded: Demanded) -> Store:
+def _unpacked(bundle: Bundle, signatures: Signatures | None) -> Store:
     """The store of a bundle, below a directory of this user alone; it is unpacked once for each digest."""
-    refuse_writers(path)
-    bundle = open_bundle(path)
-    signatures = admit_bundle(bundle, demanded.get())
     home = Path(tempfile.gettempdir()) / f"aotpack-{os.getuid()}"
     home.mkdir(mode=0o700, exist_ok=True)
     seen = home.lstat()
     if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or seen.st_mode & 0o077:
         raise CacheError(
-            f"{home}: {path} is unpacked there, and others may write in it or it is not a directory of "
+            f"{home}: {bundle.path} is unpacked there, and others may write in it or it is not a directory of "
             f"user {os.getuid()}; remove it, or set TMPDIR"
         )
     refuse_writers(home)
     directory = home / hex_of(bundle.digest)
     store = open_store(directory) if is_store(directory) else unpack_store(bundle, directory, signatures)
     if store.digest != bundle.digest:
-        raise CacheError(f"{directory}: is not the store of {path}; remove it")
+        raise CacheError(f"{directory}: is not the store of {bundle.path}; remove it")
     return store

@@ -67,6 +67,7 @@ def cut(manifest: Manifest) -> Manifest:
             if entry.key.kernel == name
         )[:1],
         helpers=(),
+        results=(),
     )
 
 
