@@ -76,13 +76,12 @@ def _compile(place: Workplace, way: str, cores: int, *cache: str) -> dict[str, A
 
 def rebuild(place: Workplace) -> Figure:
     """A whole build where nothing has changed since the last one."""
-    small = place.quick or place.sample is not None
     with place.fresh() as folder:
-        command = build_command(place.engine, folder / "again.tar.zst", small=small)
+        command = build_command(place.engine, folder / "again.tar.zst", small=place.quick)
         environment = {"AOTPACK_CACHE_DIR": str(place.kept)}
         spend(command, environment)
         seconds = take_turns({"again": lambda: spend(command, environment).seconds}, place.runs)["again"]
-    what = "two families of one preset" if small else "all presets"
+    what = "two families of one preset" if place.quick else "all presets"
     return Figure(name=f"rebuild of {what}, nothing changed", value=seconds, unit="s", goal=REBUILD)
 
 

@@ -20,12 +20,13 @@ MEMORY = Goal(word="at most", limit=200)
 LINEAR = Goal(word="at most", limit=1.3)
 _MIB = 1 << 20
 
-UNPACK = """
-import sys
+KEEP = """
+import json, sys, time
 from pathlib import Path
-from aotpack.bundle import open_bundle
-from aotpack.store import unpack_store
-unpack_store(open_bundle(Path(sys.argv[1])), Path(sys.argv[2]))
+from aotpack.packed import keep_packed
+start = time.perf_counter()
+keep_packed(Path(sys.argv[1]), Path(sys.argv[2]))
+print(json.dumps({"seconds": time.perf_counter() - start}))
 """
 
 
@@ -36,11 +37,12 @@ def measure(place: Workplace) -> Iterator[Figure]:
         bundle = place.multiplied(keys)
         taken = _times(place, bundle)
         peak = _peak(place, bundle)
-        for name in ("install", "no-op", "store"):
+        for name in ("install", "no-op", "packed beside"):
             grown.setdefault(name, []).append((keys, taken[name]))
         yield from _figures(keys, taken)
         yield Figure(name=f"peak memory of an install, {keys:,} keys", value=peak / _MIB, unit="MiB", goal=MEMORY)
-    for name, label in (("install", "install"), ("no-op", "no-op reinstall"), ("store", "unpacking a store")):
+    labels = {"install": "install", "no-op": "no-op reinstall", "packed beside": "install --packed"}
+    for name, label in labels.items():
         yield from growth(label, grown[name])
 
 
@@ -56,14 +58,21 @@ def _figures(keys: int, taken: dict[str, float]) -> Iterator[Figure]:
         )
         yield whole
         yield replace(whole, name=f"install in a process that has Triton, {keys:,} keys", value=taken["install beside"])
-    yield Figure(
-        name=f"into a store, {keys:,} keys",
-        value=taken["store"],
-        unit="s",
-        rival="cp and sha256sum of the bundle",
-        rival_value=taken["cp"],
-        goal=STORE,
-    )
+    for rival, name, goal in (("cp and sha256sum of the bundle", "cp", STORE), ("Triton's put", "put", PUT)):
+        whole = Figure(
+            name=f"install --packed, {keys:,} keys",
+            value=taken["packed"],
+            unit="s",
+            rival=rival,
+            rival_value=taken[name],
+        )
+        yield whole
+        yield replace(
+            whole,
+            name=f"install --packed in a process that has aotpack, {keys:,} keys",
+            value=taken["packed beside"],
+            goal=goal,
+        )
     yield Figure(name=f"no-op reinstall, {keys:,} keys", value=taken["no-op"], unit="s")
     yield Figure(
         name=f"no-op reinstall in a process that has Triton, {keys:,} keys",
@@ -111,6 +120,10 @@ def _times(place: Workplace, bundle: Bundle) -> dict[str, float]:
             with place.fresh() as target:
                 return _beside_triton(bundle, target)
 
+        def kept() -> float:
+            with place.fresh() as target:
+                return float(spend(python("-c", KEEP, bundle.path, target / "packed")).reported()["seconds"])
+
         def put() -> float:
             with place.fresh() as target:
                 return float(spend(python("-m", "benchmark.putting", cache, target)).reported()["seconds"])
@@ -122,7 +135,10 @@ def _times(place: Workplace, bundle: Bundle) -> dict[str, float]:
             "install beside": beside,
             "no-op": lambda: spend(_install(bundle, cache)).seconds,
             "no-op beside": lambda: _beside_triton(bundle, cache),
-            "store": lambda: into(lambda target: python("-c", UNPACK, bundle.path, target / "store")),
+            "packed": lambda: into(
+                lambda target: python("-m", "aotpack", "install", bundle.path, "--packed", target / "packed")
+            ),
+            "packed beside": kept,
             "cp": copied,
         }
         return take_turns({name: _settled(case) for name, case in cases.items()}, place.runs)

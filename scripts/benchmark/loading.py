@@ -1,5 +1,6 @@
 """How fast a process that serves comes to its kernels: activation, preload, first hits."""
 
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from check_launches import build_fake
 
 from aotpack.bundle import Bundle, open_bundle
 from aotpack.install import install_bundle
+from aotpack.packed import keep_packed
 from aotpack.store import unpack_store
 from aotpack.tracing import LINE_INFO
 from benchmark.building import compile_plainly
@@ -30,6 +32,7 @@ class Served:
         bundle: the bundle.
         cache: a cache directory in which it is installed.
         store: a store of it.
+        packed: a directory that has it packed.
         empty: an empty cache directory.
         fake: the directory of a fake libcuda.
     """
@@ -37,6 +40,7 @@ class Served:
     bundle: Bundle
     cache: Path
     store: Path
+    packed: Path
     empty: Path
     fake: Path
     ways: dict[str, dict[str, str]] = field(init=False)
@@ -46,6 +50,7 @@ class Served:
             "nothing": {"TRITON_CACHE_DIR": str(self.empty)},
             "installed": {"TRITON_CACHE_DIR": str(self.cache)},
             "store": {"TRITON_CACHE_DIR": str(self.empty), "AOTPACK_BUNDLE_PATH": str(self.store)},
+            "packed": {"TRITON_CACHE_DIR": str(self.empty), "AOTPACK_BUNDLE_PATH": str(self.packed)},
         }
         object.__setattr__(self, "ways", ways)
 
@@ -56,6 +61,7 @@ def serve(bundle: Bundle, folder: Path) -> Served:
         bundle=bundle,
         cache=folder / "cache",
         store=folder / "store",
+        packed=folder / "packed",
         empty=folder / "empty",
         fake=folder / "fake",
     )
@@ -63,6 +69,7 @@ def serve(bundle: Bundle, folder: Path) -> Served:
     served.fake.mkdir()
     install_bundle(bundle, served.cache, libcuda=[str(build_fake(served.fake))])
     unpack_store(bundle, served.store)
+    keep_packed(bundle.path, served.packed)
     return served
 
 
@@ -104,6 +111,7 @@ def _activation(place: Workplace, served: Served) -> Iterator[Figure]:
                 "nothing": "nothing to do",
                 "installed": f"{keys} keys installed",
                 "store": f"{keys} keys in a store",
+                "packed": f"{keys} keys packed, unpacked by this process",
             }
             cases[f"activation, {what[way]}, {process}"] = _activation_case(served, way, modules)
     for name, seconds in take_turns(cases, place.runs).items():
@@ -115,7 +123,9 @@ def _activation_case(served: Served, way: str, modules: tuple[str, ...]) -> Call
 
 
 def _activate(served: Served, way: str, *modules: str) -> float:
-    done = spend(python("-m", "benchmark.activating", *modules), served.ways[way]).reported()
+    with tempfile.TemporaryDirectory(dir=served.empty.parent) as temporary:  # where packed bundles are unpacked
+        environment = {**served.ways[way], "TMPDIR": temporary}
+        done = spend(python("-m", "benchmark.activating", *modules), environment).reported()
     if bool(done["served"]) != (way != "nothing"):
         raise SystemExit(f"activation with {way}: {done['served']} places are served")
     return float(done["seconds"])
