@@ -200,12 +200,15 @@ def install_bundle(
             gone = _withdraw(cache, earlier, fit.withdrawn)
             files, missing = _reckon(cache, earlier, gone, found, staged, others)
             receipt = _receipt(bundle, cache, earlier, fit, files)
-            if staged or missing or earlier != receipt:
+            is_whole = all(file.path in files for one in others for file in one.installed()) and not found.theirs
+            others.clear()
+            changes = bool(staged or missing)
+            if changes or earlier != receipt:
                 try:
                     _commit(cache, place, staged, missing, receipt)
                 except OSError:
                     # All may lie there, on a system that is read-only by now: where the bundle is can stay untold.
-                    if staged or missing or earlier is None or not _tells_of_one_install(earlier, receipt):
+                    if changes or earlier is None or not _tells_of_one_install(earlier, receipt):
                         raise
                     receipt = earlier
     return Installed(
@@ -215,7 +218,7 @@ def install_bundle(
         fit=fit,
         helpers=helpers,
         chosen=chosen,
-        is_whole=all(file.path in files for landing in others for file in landing.installed()) and not found.theirs,
+        is_whole=is_whole,
     )
 
 
@@ -502,12 +505,12 @@ def _tells_of_one_install(earlier: Receipt, receipt: Receipt) -> bool:
     return replace(earlier, name=receipt.name, source=receipt.source) == receipt
 
 
-def _commit(
-    cache: Path, place: Path | None, staged: Iterable[Staged], missing: Iterable[Landing], receipt: Receipt
-) -> None:
+def _commit(cache: Path, place: Path | None, staged: list[Staged], missing: list[Landing], receipt: Receipt) -> None:
+    """Stage what is missing, which is let go then: a manifest can be large. Then lay it all."""
     with nullcontext(place) if place else staging(cache) as chosen:
-        others = [stage(f"{chosen}/other-{index}", landing) for index, landing in enumerate(missing)]
-        commit(chosen, cache, [*staged, *others], receipt)
+        while missing:
+            staged.append(stage(f"{chosen}/other-{len(missing)}", missing.pop(0)))
+        commit(chosen, cache, staged, receipt)
 
 
 def _manifest(bundle: Bundle, cache: Path) -> Landing:

@@ -53,6 +53,10 @@ class InstalledFile:
         return self.path.rpartition("/")[2]
 
 
+_NO_FILES = '"files":[]'
+"""No other field can spell that: quotes within a string are escaped."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """What an install wrote, so that it can be verified and removed.
@@ -95,9 +99,12 @@ class Receipt:
             "source": None if self.source is None else str(self.source),
             "cache": str(self.cache),
             "accepted": list(self.accepted),
-            "files": [{"path": file.path, "digest": file.digest} for file in self.files],
+            "files": [],
         }
-        return (canonical_json(document) + "\n").encode()
+        # File by file: as one value, those of the largest bundles would take three times the memory meanwhile.
+        files = ",".join(canonical_json({"path": file.path, "digest": file.digest}) for file in self.files)
+        before, _, after = canonical_json(document).partition(_NO_FILES)
+        return f'{before}"files":[{files}]{after}\n'.encode()
 
 
 def receipt_path(cache: Path, bundle: str) -> Path:
