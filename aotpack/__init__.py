@@ -15,10 +15,10 @@ Each module holds one noun, and imports go down this list only, which ``lint-imp
   ``heal``, which acts on the last one's answer;
 - what is done: ``tune`` on a machine with a GPU, ``build``, ``install``, ``sign``, ``wheel``, ``shipping`` (push and
   pull), and ``runtime`` in the process that serves; ``registry`` and ``layout`` are where images are kept, ``image`` is
-  a bundle as one; ``admission`` says which bundles satisfy what is demanded of signatures, ``fitting`` which entries
-  serve on a machine and under which keys, ``devices`` which product's results; ``pool`` runs the workers,
-  ``cluster`` those of a Dask cluster, and ``kept`` asks them only for what ``compilecache`` has not, by the
-  ``fingerprint`` of what it follows from;
+  a bundle as one, ``packed`` a directory of bundles to serve from; ``admission`` says which bundles satisfy what is
+  demanded of signatures, ``fitting`` which entries serve on a machine and under which keys, ``devices`` which
+  product's results; ``pool`` runs the workers, ``cluster`` those of a Dask cluster, and ``kept`` asks them only for
+  what ``compilecache`` has not, by the ``fingerprint`` of what it follows from;
 - bundles and caches: ``store`` (a bundle unpacked, to be served in place), ``bundle``, ``artifacts`` (held against
   the manifest), ``helpers`` (Triton's C modules), ``leftovers`` (entries that Triton made), ``stamps`` (of
   installs that were done), ``tritoncache``, ``landing``, ``receipts``, ``listener``, ``record``;
