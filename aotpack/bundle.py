@@ -1,6 +1,7 @@
 """Bundles: a manifest and its artifacts in one archive, written whole and read with every digest checked."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -100,11 +101,22 @@ def open_bundle(path: Path) -> Bundle:
     """
     with ArchiveReader(path) as reader:
         data, size = reader.read_manifest(), reader.size
+    with manifest_of(path), searched_later():
+        manifest = read_manifest(data)
+    return Bundle(path=path, manifest=manifest, digest=digest_bytes(data), size=size)
+
+
+@contextmanager
+def manifest_of(path: Path) -> Iterator[None]:
+    """Say of what is wrong with a manifest which bundle's it is.
+
+    Raises:
+        UnsupportedFormatError: in place of one of the manifest.
+        BundleError: in place of a ``DocumentError``.
+    """
     try:
-        with searched_later():
-            manifest = read_manifest(data)
+        yield
     except UnsupportedFormatError as error:
         raise UnsupportedFormatError(f"{path}: manifest.json: {error}") from None
     except DocumentError as error:
         raise BundleError(f"{path}: manifest.json: {error}") from None
-    return Bundle(path=path, manifest=manifest, digest=digest_bytes(data), size=size)

@@ -19,9 +19,9 @@ from pathlib import Path
 from aotpack.admission import admit_file, as_signed
 from aotpack.archive import ArchiveReader
 from aotpack.atomic import sync_directory, sync_file, write_atomically
-from aotpack.bundle import SUFFIX, open_bundle
+from aotpack.bundle import SUFFIX, manifest_of, open_bundle
 from aotpack.digests import digest_bytes
-from aotpack.errors import BundleError, DocumentError, OutputError, UnsupportedFormatError
+from aotpack.errors import BundleError, OutputError
 from aotpack.landing import make_directory, remove_file
 from aotpack.manifest import read_frames
 from aotpack.policy import Demand, demands_here
@@ -101,12 +101,8 @@ def keep_packed(
 def _identity(bundle: Path, reader: ArchiveReader) -> tuple[str, tuple[tuple[str, int], ...]]:
     """The digest of a bundle, and digest and size of each of its frames."""
     data = reader.read_manifest()
-    try:
+    with manifest_of(bundle):
         frames = read_frames(data)
-    except UnsupportedFormatError as error:
-        raise UnsupportedFormatError(f"{bundle}: manifest.json: {error}") from None
-    except DocumentError as error:
-        raise BundleError(f"{bundle}: manifest.json: {error}") from None
     return digest_bytes(data), tuple((frame.digest, frame.size) for frame in frames)
 
 

@@ -133,6 +133,7 @@ def test_growth_is_told_by_what_each_further_key_costs(benchmark: Any) -> None:
     (steep,) = growth("it", [(100, 5.0), (1000, 14.0), (10000, 194.0)])
     assert (steep.ratio, steep.met) == (2, False)
     assert list(growth("it", [(100, 5.0), (1000, 4.0), (10000, 194.0)])) == []
+    assert list(growth("it", [(100, 5.0), (1000, 5.1), (10000, 14.0)])) == []  # noise is nothing to hold against
 
 
 def test_a_sample_is_spread_evenly_and_keeps_alike_keys_together(benchmark: Any, built: Built) -> None:

@@ -12,8 +12,10 @@ import pytest
 from aotpack import limits, pool
 from aotpack.build import Built
 from aotpack.compiler import Compiled, CompileFailed
+from aotpack.engines import Engine
 from aotpack.keys import CompileKey
-from aotpack.pool import WORKER_BYTES, Batch, Work, batches, compile_over, default_jobs
+from aotpack.pool import WORKER_BYTES, Batch, LocalCrew, Work, WorkerSpec, batches, compile_over, default_jobs
+from aotpack.targets import Target
 
 
 class Crew:
@@ -122,3 +124,19 @@ def test_what_a_process_holds_is_told() -> None:
     held = bytearray(os.urandom(1) * (64 << 20))
     assert pool.resident_bytes() - before > 48 << 20
     assert len(held) < (limits.memory() or len(held) + 1)
+
+
+def test_workers_ask_for_huge_pages_unless_glibc_is_tuned_already(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = WorkerSpec(engine=engine, target=Target("cuda", 90), families=())
+    for given, seen in ((None, "glibc.malloc.hugetlb=1"), ("glibc.malloc.check=0", "glibc.malloc.check=0")):
+        monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+        if given:
+            monkeypatch.setenv("GLIBC_TUNABLES", given)
+        crew = LocalCrew(spec, 1)
+        try:
+            assert crew.result(crew.submit(os.getenv, "GLIBC_TUNABLES")) == seen
+        finally:
+            crew.close(abruptly=False)
+        assert os.environ.get("GLIBC_TUNABLES") == given

@@ -1,12 +1,12 @@
 """A process that compiles keys of a bundle, the plain way or with aotpack's workers.
 
-    python -m benchmark.compiling plain BUNDLE ENGINE SAMPLE CACHE
+    python -m benchmark.compiling plain BUNDLE ENGINE SAMPLE CACHE HALF
     python -m benchmark.compiling JOBS BUNDLE ENGINE SAMPLE
 
 The plain way is a loop of ``triton.compile`` in the environment that workers have, for an empty cache directory, where
-it leaves all that Triton leaves. Both get ready first and compile some keys that are not counted. Prints a JSON
-object: how many keys, how many of them shared work, seconds, those of the processor (ptxas's included), and the peak
-of memory of whoever compiled.
+it leaves all that Triton leaves; HALF, 0 or 1, says which half of the keys it compiles. Both get ready first and
+compile some keys that are not counted. Prints a JSON object: how many keys, how many of them shared work, seconds,
+those of the processor (ptxas's included), and the peak of memory of whoever compiled.
 """
 
 import json
@@ -39,8 +39,8 @@ def divided(keys: Sequence[CompileKey]) -> tuple[list[CompileKey], list[CompileK
     return [key for key in keys if alike(key) in first], [key for key in keys if alike(key) not in first]
 
 
-def plainly(bundle: Bundle, engine: Engine, keys: Sequence[CompileKey], cache: str) -> dict[str, Any]:
-    """A loop of ``triton.compile``."""
+def plainly(bundle: Bundle, engine: Engine, keys: Sequence[CompileKey], cache: str, half: str) -> dict[str, Any]:
+    """A loop of ``triton.compile`` over every second of the keys that count."""
     clean_environment(cache)
     del os.environ["TRITON_STORE_BINARY_ONLY"]  # a plain loop keeps what Triton keeps
     tracer = Tracer(engine, bundle.manifest.targets[0], load_families(bundle.manifest.families))
@@ -48,6 +48,7 @@ def plainly(bundle: Bundle, engine: Engine, keys: Sequence[CompileKey], cache: s
     from triton.compiler import ASTSource  # noqa: PLC0415
 
     ready, counted = divided(keys)
+    counted = counted[int(half) :: 2]
     start, used = time.perf_counter(), processor_seconds()
     for number, key in enumerate((*ready, *counted)):
         if number == len(ready):

@@ -18,6 +18,10 @@ STORE = Goal(word="at most", limit=1.2)
 NO_OP = Goal(word="at most", limit=0.3)
 MEMORY = Goal(word="at most", limit=200)
 LINEAR = Goal(word="at most", limit=1.3)
+_NOISE = 0.2
+MANY = 1000
+"""The keys of the bundle for which something is asked of an install; with fewer, Python and Triton take most of it."""
+
 _MIB = 1 << 20
 
 KEEP = """
@@ -54,7 +58,7 @@ def _figures(keys: int, taken: dict[str, float]) -> Iterator[Figure]:
             unit="s",
             rival=rival,
             rival_value=taken[name],
-            goal=goal,
+            goal=goal if keys >= MANY else None,
         )
         yield whole
         yield replace(whole, name=f"install in a process that has Triton, {keys:,} keys", value=taken["install beside"])
@@ -71,25 +75,28 @@ def _figures(keys: int, taken: dict[str, float]) -> Iterator[Figure]:
             whole,
             name=f"install --packed in a process that has aotpack, {keys:,} keys",
             value=taken["packed beside"],
-            goal=goal,
+            goal=goal if keys >= MANY else None,
         )
     yield Figure(name=f"no-op reinstall, {keys:,} keys", value=taken["no-op"], unit="s")
     yield Figure(
         name=f"no-op reinstall in a process that has Triton, {keys:,} keys",
         value=taken["no-op beside"],
         unit="s",
-        goal=NO_OP,
+        goal=NO_OP if keys <= MANY else None,
     )
 
 
 def growth(what: str, grown: Sequence[tuple[int, float]]) -> Iterator[Figure]:
-    """What each further key costs between two sizes, against what it does between the two before."""
+    """What each further key costs between two sizes, against what it does between the two before.
+
+    Where the step before is small beside what it is a difference of, that is noise, and nothing is told.
+    """
     steps = [
-        (before, after, 1000 * (later - earlier) / (after - before))
+        (before, after, 1000 * (later - earlier) / (after - before), later - earlier > _NOISE * later)
         for (before, earlier), (after, later) in pairwise(grown)
     ]
-    for (_, _, rival), (before, after, value) in pairwise(steps):
-        if rival > 0:  # a difference of two measurements may be noise alone
+    for (_, _, rival, is_step), (before, after, value, _) in pairwise(steps):
+        if is_step:
             yield Figure(
                 name=f"{what}, each key from {before:,} to {after:,}",
                 value=value,
