@@ -10,7 +10,7 @@ nothing but options: then those options are what differs.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +141,9 @@ def compare(a: Side, b: Side) -> Diff:
     changes = tuple(_changes(a.manifest, b.manifest))
     if not (changes or only_a or only_b or changed) and a.manifest != b.manifest:
         # Nothing that has a meaning: the order of deployments, say. It is another bundle all the same.
-        changes = (Change(subject="order of what they hold", a=a.manifest.digest, b=b.manifest.digest),)
+        packed = replace(a.manifest, archive=b.manifest.archive) == b.manifest
+        what = "how they are packed: by another libzstd, perhaps" if packed else "order of what they hold"
+        changes = (Change(subject=what, a=a.manifest.digest, b=b.manifest.digest),)
     return Diff(
         a=a,
         b=b,

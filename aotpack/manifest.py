@@ -70,8 +70,8 @@ class Artifact:
 class Frame:
     """One zstd frame of a bundle's file behind the manifest's own, as it is packed.
 
-    What it unpacks to is known by the digests of the artifacts; that its bytes are the ones that were written, by this
-    one, without unpacking any.
+    The digests of artifacts say what it unpacks to; this one says, without unpacking it, that the file has it as it
+    was written.
 
     Attributes:
         digest: of its bytes in the file.

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from aotpack.bundle import Bundle, write_bundle
 from aotpack.diff import Change, Diff, Side, compare, open_side
@@ -197,6 +198,13 @@ def test_a_store_of_a_part_is_compared_by_what_it_carries(few: Bundle, tmp_path:
     assert not diff.same
     assert all(subject.startswith("helper ") for subject in subjects(diff))
     assert len(diff.changes) == len(few.manifest.helpers)
+
+
+def test_the_same_packed_otherwise_is_said_to_be_that(few: Bundle, tmp_path: Path) -> None:
+    other = write_bundle(tmp_path / "b", few.manifest, dict(few.blobs()), zstandard.ZstdCompressor(level=1).compress)
+    diff = compare(open_side(few.path), open_side(other.path))
+    assert not diff.same
+    assert subjects(diff) == ["how they are packed: by another libzstd, perhaps"]
 
 
 def test_the_command_exits_with_0_1_or_3(few: Bundle, tmp_path: Path) -> None:
