@@ -17,6 +17,20 @@ def write_atomically(path: Path, chunks: Iterable[bytes], *, mode: int = 0o644) 
     Raises:
         OSError: the directory cannot be written, or the disk is full; nothing is left behind.
     """
+    with written_aside(path, chunks, mode=mode) as aside:
+        aside.replace(path)
+    sync_directory(path.parent)
+
+
+@contextmanager
+def written_aside(path: Path, chunks: Iterable[bytes], *, mode: int = 0o644) -> Iterator[Path]:
+    """A file beside ``path`` with all of ``chunks`` on disk, for the block to look at and to rename to ``path``.
+
+    It is removed where it still lies there at the block's end.
+
+    Raises:
+        OSError: as ``write_atomically``.
+    """
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -25,11 +39,9 @@ def write_atomically(path: Path, chunks: Iterable[bytes], *, mode: int = 0o644) 
             file.flush()
             os.fchmod(file.fileno(), mode)
             sync_file(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
+        yield Path(name)
+    finally:
         Path(name).unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
 
 
 _CANNOT = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})

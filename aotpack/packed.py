@@ -9,16 +9,13 @@ first use (``aotpack.runtime.stores``).
 
 import filecmp
 import os
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from aotpack.admission import admit_file, as_signed
 from aotpack.archive import ArchiveReader
-from aotpack.atomic import sync_directory, sync_file, write_atomically
+from aotpack.atomic import sync_directory, write_atomically, written_aside
 from aotpack.bundle import SUFFIX, manifest_of, open_bundle
 from aotpack.digests import digest_bytes
 from aotpack.errors import BundleError, OutputError
@@ -78,7 +75,7 @@ def keep_packed(
     signatures = admit_file(bundle, digest, demands, signature)
     try:
         make_directory(directory)
-        with _copied(bundle, place) as copy:
+        with bundle.open("rb") as source, written_aside(place, iter(lambda: source.read(_PIECE), b"")) as copy:
             with as_signed(demands):
                 _check(bundle, copy, digest)
             was_there = place.is_file() and filecmp.cmp(copy, place, shallow=False)
@@ -104,22 +101,6 @@ def _identity(bundle: Path, reader: ArchiveReader) -> tuple[str, tuple[tuple[str
     with manifest_of(bundle):
         frames = read_frames(data)
     return digest_bytes(data), tuple((frame.digest, frame.size) for frame in frames)
-
-
-@contextmanager
-def _copied(bundle: Path, place: Path) -> Iterator[Path]:
-    """A copy of a bundle beside its place, which is removed at the end where it still lies there."""
-    handle, name = tempfile.mkstemp(prefix=f".{place.name}.", suffix=".partial", dir=place.parent)
-    copy = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as target, bundle.open("rb") as source:
-            shutil.copyfileobj(source, target, _PIECE)
-            target.flush()
-            os.fchmod(target.fileno(), 0o644)
-            sync_file(target.fileno())
-        yield copy
-    finally:
-        remove_file(copy)
 
 
 _PIECE = 1 << 20
